@@ -1,0 +1,1 @@
+"""Checkpoint and restore agentic RL rollouts as explicit, persisted state machines."""

@@ -1,0 +1,216 @@
+"""
+What a rollout attempt is called: episodes, capture keys and the rules for ids.
+
+Every id is checked by full match before a path is built or a call is sent, also ids that were
+read from a file: each may become a directory name or a key that another system splits.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+__all__ = [
+    "EnvironmentEpisode",
+    "GymCheckpointEpisode",
+    "new_operation_id",
+    "require_instance_id",
+    "require_operation_id",
+    "require_rollout_id",
+    "require_shard",
+]
+
+_ROLLOUT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_RESERVED_SUFFIX = re.compile(r".*-a[1-9][0-9]*")
+_CAPTURE_KEY = re.compile(r"(?P<rollout_id>.+)-a(?P<attempt>[1-9][0-9]*)")
+_OPERATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_INSTANCE_ID = re.compile(r"(?P<shard>[^/]+)/replica-(?P<index>0|[1-9][0-9]{0,8})")
+
+_ATTEMPT_DIGITS_MAX = 9
+"""An attempt is a small count; longer digit runs are somebody's text, not an attempt."""
+
+_ID_LENGTH_MAX = 256
+"""Longer rollout ids would not fit into a file name with their suffixes."""
+
+
+def require_rollout_id(value: object) -> str:
+    """
+    Return `value` if it is a rollout id that keys cannot confuse with another attempt.
+
+    Args:
+        value: Any object, for example a field of a parsed file.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It breaks the pattern or ends in `-a<N>`, which is reserved for attempt N's
+            capture key.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"a rollout id is a str, not {type(value).__name__}: {value!r:.100}")
+    if len(value) > _ID_LENGTH_MAX or not _ROLLOUT_ID.fullmatch(value):
+        raise ValueError(
+            f"rollout id {value!r:.100} must start with an ASCII letter or digit and hold only "
+            f"letters, digits, '.', '_' and '-', at most {_ID_LENGTH_MAX} of them"
+        )
+    if _RESERVED_SUFFIX.fullmatch(value):
+        raise ValueError(
+            f"rollout id {value!r:.100} ends in '-a<N>', which is reserved: it would share the "
+            "capture key of attempt N of another rollout"
+        )
+    return value
+
+
+def require_operation_id(value: object, what: str = "operation id") -> str:
+    """
+    Return `value` if it may name an operation on the wire and in the journal.
+
+    Args:
+        value: Any object.
+        what: What to call it in the error.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It is not 1 to 128 characters of the wire's pattern (protocol facts, 1).
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a str, not {type(value).__name__}: {value!r:.100}")
+    if not _OPERATION_ID.fullmatch(value):
+        raise ValueError(
+            f"{what} {value!r:.150} must be 1 to 128 letters, digits, '.', '_' or '-', and start "
+            "with a letter or digit"
+        )
+    return value
+
+
+def require_shard(value: object) -> str:
+    """
+    Return `value` if it is a shard name that is safe as one path component.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It is empty, has a separator, or is no plain name.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"a shard name is a str, not {type(value).__name__}: {value!r:.100}")
+    if len(value) > _ID_LENGTH_MAX or not _SHARD.fullmatch(value):
+        raise ValueError(
+            f"shard name {value!r:.100} must be one plain path component: letters, digits, '_', "
+            "'.' and '-', starting with a letter or digit"
+        )
+    return value
+
+
+def require_instance_id(value: object) -> str:
+    """
+    Return `value` if it is `<shard>/replica-<index>` with a safe shard name.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It has another form, or its shard is no plain path component.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"an instance id is a str, not {type(value).__name__}: {value!r:.100}")
+    match = _INSTANCE_ID.fullmatch(value)
+    if match is None:
+        raise ValueError(f"instance id {value!r:.100} must have the form '<shard>/replica-<index>'")
+    require_shard(match["shard"])
+    return value
+
+
+def new_operation_id(prefix: str) -> str:
+    """
+    Return an id that no controller has used or will use.
+
+    Args:
+        prefix: A short word that a reader of the journal will recognise, for example `snapshot`.
+
+    Raises:
+        ValueError: The prefix cannot begin an operation id.
+    """
+    return require_operation_id(f"{prefix}-{uuid.uuid4().hex}")
+
+
+@attrs.frozen(order=True)
+class EnvironmentEpisode:
+    """
+    One physical attempt of one rollout.
+
+    Raises:
+        TypeError: A field has the wrong type; `True` is no attempt number.
+        ValueError: The rollout id is unsafe or reserved, or the attempt is negative.
+    """
+
+    rollout_id: str = attrs.field()
+    """The rollout's base id, the same for every attempt."""
+
+    attempt: int = attrs.field()
+    """How many times the backend restored this rollout: 0 is the first run."""
+
+    @rollout_id.validator
+    def _check_rollout_id(self, _attribute: attrs.Attribute[str], value: object) -> None:
+        require_rollout_id(value)
+
+    @attempt.validator
+    def _check_attempt(self, _attribute: attrs.Attribute[int], value: object) -> None:
+        if type(value) is not int:
+            raise TypeError(f"an attempt is an int, not {type(value).__name__}: {value!r:.100}")
+        if not 0 <= value < 10**_ATTEMPT_DIGITS_MAX:
+            raise ValueError(f"attempt {value} of rollout {self.rollout_id!r} is out of range")
+
+    @property
+    def capture_key(self) -> str:
+        """The attempt's key on stored rows: the bare rollout id for attempt 0."""
+        return f"{self.rollout_id}-a{self.attempt}" if self.attempt else self.rollout_id
+
+    def next_attempt(self) -> EnvironmentEpisode:
+        """Return the attempt that a backend creates when it restores this one."""
+        return EnvironmentEpisode(self.rollout_id, self.attempt + 1)
+
+    @classmethod
+    def from_capture_key(cls, key: str) -> EnvironmentEpisode:
+        """
+        Return the one episode whose capture key is `key`.
+
+        Raises:
+            TypeError: The key is not a string.
+            ValueError: No episode has this key.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"a capture key is a str, not {type(key).__name__}: {key!r:.100}")
+        match = _CAPTURE_KEY.fullmatch(key)
+        if match is None:
+            return cls(key, 0)
+        if len(match["attempt"]) > _ATTEMPT_DIGITS_MAX:
+            raise ValueError(f"capture key {key!r:.100} names an attempt that is out of range")
+        return cls(match["rollout_id"], int(match["attempt"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, exactly two fields."""
+        return {"rollout_id": self.rollout_id, "attempt": self.attempt}
+
+    @classmethod
+    def from_mapping(cls, raw: object) -> EnvironmentEpisode:
+        """
+        Parse the JSON form.
+
+        Raises:
+            ValueError: It is not an object with exactly `rollout_id` and `attempt`, or either is
+                wrong.
+        """
+        if not isinstance(raw, Mapping) or set(raw) != {"rollout_id", "attempt"}:
+            raise ValueError(
+                f"an episode is an object with exactly rollout_id and attempt, not {raw!r:.200}"
+            )
+        try:
+            return cls(raw["rollout_id"], raw["attempt"])
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+GymCheckpointEpisode = EnvironmentEpisode
+"""The name that the coordinator's API document uses for the same class."""

@@ -1,0 +1,477 @@
+"""
+Every error that gymckpt raises, and the rule for which of them a caller may simply try again.
+
+Two families. *You misused us*: an argument, an id, a chart or a call at the wrong time; these are
+`ValueError`, `TypeError` or `IllegalTransition`, are raised before anything is sent and change
+nothing. *The world failed*: an instance, the journal, a file; these carry what happened per
+instance as fields, not only as text.
+
+This module knows nothing of asyncio, Ray or files. Ray's and aiohttp's exceptions are recognised
+by class name, so that reading a journal on a laptop imports neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import cloudpickle
+
+__all__ = [
+    "ChartError",
+    "Fenced",
+    "GymCheckpointNotReady",
+    "GymCheckpointOperationError",
+    "GymCheckpointUnavailable",
+    "IllegalTransition",
+    "InvariantViolated",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalUnavailable",
+    "OperationIdUsed",
+    "OperationOpen",
+    "RemoteFailure",
+    "TransitionRefused",
+    "is_actor_dead",
+    "is_transient_failure",
+    "is_transient_gym_checkpoint_failure",
+    "redacted",
+    "sample",
+    "tame",
+    "text_of",
+]
+
+SAMPLE_MAX = 5
+"""How many items of any list an error or a log line names; the rest are counted."""
+
+TEXT_MAX = 2_000
+"""How many characters of one failure's text an error or a journal entry keeps."""
+
+CAUSE_LINKS_MAX = 8
+"""How far a `__cause__` chain is followed when a failure is classified (protocol facts, 2)."""
+
+_SECRETS = (
+    re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]+"),
+    re.compile(r"(?i)\b(api[_-]?key|token|password|secret)(\s*[=:]\s*)[^\s,;&'\"]+"),
+    re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:]+:[^\s/@]+@"),
+)
+_SECRET_REPLACEMENTS = (r"\1 [redacted]", r"\1\2[redacted]", r"\1[redacted]@")
+
+
+def redacted(text: str) -> str:
+    """
+    Return `text` without bearer tokens, passwords and credentials in URLs.
+
+    Args:
+        text: Anything that goes into an error, a log line or the journal.
+    """
+    for pattern, replacement in zip(_SECRETS, _SECRET_REPLACEMENTS, strict=True):
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def sample(items: Iterable[object], total: int | None = None) -> str:
+    """
+    Name the first few of `items` and count the rest, so that no message grows with the inventory.
+
+    Args:
+        items: What to name, in the order in which it should be read.
+        total: How many there are where `items` is only a part of them.
+    """
+    listed = list(items)
+    count = len(listed) if total is None else total
+    shown = ", ".join(text_of(item)[:200] for item in listed[:SAMPLE_MAX])
+    return shown if count <= SAMPLE_MAX else f"{shown} and {count - SAMPLE_MAX} more"
+
+
+def text_of(value: object) -> str:
+    """Return `str(value)`, redacted and bounded; a value whose `str` raises gives its type name."""
+    try:
+        text = str(value)
+    except Exception:  # any foreign object may turn up here, and formatting must never raise
+        return f"<{type(value).__name__} whose text could not be read>"
+    text = redacted(text)
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}… ({len(text)} characters)"
+
+
+# --- the world failed ---------------------------------------------------------------------------
+
+
+class GymCheckpointUnavailable(RuntimeError):
+    """
+    A deployment refused one control call, or its control plane could not be reached.
+
+    Raised inside an instance's actor. Nothing that RL holds has changed, and a later try may
+    work. It carries text only, so that it crosses process boundaries.
+    """
+
+
+class RemoteFailure(RuntimeError):
+    """
+    A text stand-in for a failure that cannot travel or be handled as an ordinary exception.
+
+    Exception groups, exceptions whose `str` raises, objects that cannot be pickled and bare
+    `BaseException`s from an actor become one. It is never transient: a failure whose meaning was
+    lost is not guessed to be harmless.
+
+    Attributes:
+        type_name: The class of the original failure.
+        text: What it said.
+        traceback_text: Its traceback as text, empty where there was none.
+    """
+
+    def __init__(self, type_name: str, text: str, traceback_text: str = "") -> None:
+        super().__init__(f"{type_name}: {text}")
+        self.type_name = type_name
+        self.text = text
+        self.traceback_text = traceback_text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), (self.type_name, self.text, self.traceback_text), _notes(self))
+
+
+class GymCheckpointOperationError(RuntimeError):
+    """
+    One or more independent Gym deployments failed one operation.
+
+    Attributes:
+        operation: The call that failed: `prepare`, `renew`, `commit`, `retire`, `forget`,
+            `restore` or `resume`.
+        failures: Instance id to what that instance's call ended with; complete, however long.
+    """
+
+    def __init__(self, operation: str, failures: Mapping[str, BaseException]) -> None:
+        self.operation = operation
+        self.failures: dict[str, BaseException] = dict(failures)
+        named = [
+            f"{instance}: {_named(failure)}"
+            for instance, failure in sorted(self.failures.items())[:SAMPLE_MAX]
+        ]
+        super().__init__(
+            f"Gym checkpoint {operation} failed on {len(self.failures)} instance(s): "
+            f"{'; '.join(named)}{_and_more(len(self.failures))}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        failures = {instance: _portable(failure) for instance, failure in self.failures.items()}
+        return _rebuild, (type(self), (self.operation, failures), _notes(self))
+
+
+class GymCheckpointNotReady(RuntimeError):
+    """
+    Gym participants could not all park before the checkpoint deadline.
+
+    Attributes:
+        blockers: Instance id to server to what that server says is in the way: usually capture
+            keys, but a server may name other things, so they are never parsed. Complete.
+    """
+
+    def __init__(self, blockers: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
+        self.blockers: dict[str, dict[str, tuple[str, ...]]] = {
+            instance: {server: tuple(names) for server, names in servers.items()}
+            for instance, servers in blockers.items()
+        }
+        named = [
+            f"{instance}: {describe_blockers(servers)}"
+            for instance, servers in sorted(self.blockers.items())[:SAMPLE_MAX]
+        ]
+        super().__init__(
+            f"Gym checkpoint not ready on {len(self.blockers)} instance(s): "
+            f"{'; '.join(named)}{_and_more(len(self.blockers))}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), (self.blockers,), _notes(self))
+
+
+def describe_blockers(servers: Mapping[str, tuple[str, ...]]) -> str:
+    """Say in one line what blocks one instance, with totals and a sample."""
+    if not any(servers.values()):
+        return "no blocker named (a resume or the lease overtook the waiting prepare)"
+    return ", ".join(
+        f"{server} has {len(names)} blocker(s) ({sample(names)})"
+        for server, names in sorted(servers.items())[:SAMPLE_MAX]
+    ) + _and_more(len(servers))
+
+
+class JournalError(RuntimeError):
+    """The journal could not do what was asked; its subclasses say why."""
+
+
+class JournalUnavailable(JournalError):
+    """The journal is full, locked past its timeout, or gone; nothing was appended."""
+
+
+class JournalCorrupt(JournalError):
+    """What the journal or an exported file holds is not what any release wrote."""
+
+
+class Fenced(JournalError):
+    """
+    Another controller has taken the operation over: this one may neither append nor act.
+
+    Attributes:
+        operation_id: The operation that was taken over.
+        epoch: The epoch that tried to append.
+        current_epoch: The epoch that drives the operation now.
+        owner: Who holds it now.
+    """
+
+    def __init__(self, operation_id: str, epoch: int, current_epoch: int, owner: str) -> None:
+        super().__init__(
+            f"operation {operation_id!r}: epoch {epoch} is fenced, epoch {current_epoch} "
+            f"({owner}) drives it now; stop acting for it"
+        )
+        self.operation_id = operation_id
+        self.epoch = epoch
+        self.current_epoch = current_epoch
+        self.owner = owner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.operation_id, self.epoch, self.current_epoch, self.owner)
+        return _rebuild, (type(self), arguments, _notes(self))
+
+
+# --- you misused us -----------------------------------------------------------------------------
+
+
+class OperationIdUsed(ValueError):
+    """The operation id was used before in this run; ids are used once and never again."""
+
+
+class OperationOpen(RuntimeError):
+    """
+    This coordinator already has an open operation; it may succeed once that one has ended.
+
+    Attributes:
+        operation_id: The open operation.
+        state: The state that it is in.
+    """
+
+    def __init__(self, wanted: str, operation_id: str, state: str) -> None:
+        super().__init__(
+            f"cannot {wanted}: operation {operation_id!r} is open in state {state!r}; "
+            "end it first, or try again when it has ended"
+        )
+        self.wanted = wanted
+        self.operation_id = operation_id
+        self.state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.wanted, self.operation_id, self.state)
+        return _rebuild, (type(self), arguments, _notes(self))
+
+
+class IllegalTransition(RuntimeError):
+    """
+    A trigger that its chart does not allow in the present state.
+
+    Attributes:
+        chart: The chart's name.
+        version: The chart's version.
+        state: The state in which the trigger came.
+        trigger: The trigger.
+        legal: The triggers that are legal there.
+    """
+
+    def __init__(
+        self, chart: str, version: int, state: str, trigger: str, legal: tuple[str, ...],
+        subject: str = "",
+    ) -> None:
+        what = f"{chart} {subject!r}" if subject else f"chart {chart}"
+        options = ", ".join(legal) if legal else "nothing, it is final"
+        super().__init__(
+            f"{what} cannot take {trigger!r} in state {state!r} "
+            f"(chart {chart} v{version}); legal here: {options}"
+        )
+        self.chart = chart
+        self.version = version
+        self.state = state
+        self.trigger = trigger
+        self.legal = legal
+        self.subject = subject
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.chart, self.version, self.state, self.trigger, self.legal, self.subject)
+        return _rebuild, (type(self), arguments, _notes(self))
+
+
+class TransitionRefused(RuntimeError):
+    """A trigger that the chart allows, refused by its guard; nothing changed."""
+
+
+class ChartError(ValueError):
+    """A chart file is wrong; the message gives the path into the file and the way out."""
+
+
+class InvariantViolated(RuntimeError):
+    """
+    A promise of the design does not hold in a state: a defect, never an operating condition.
+
+    Attributes:
+        invariant: The name of the check.
+    """
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"invariant {invariant}: {what}")
+        self.invariant = invariant
+        self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), (self.invariant, self.what), _notes(self))
+
+
+# --- what is transient --------------------------------------------------------------------------
+
+_INFRA_NAMES = frozenset(
+    """
+    RayActorError ActorDiedError ActorUnavailableError ActorUnschedulableError
+    TaskUnschedulableError WorkerCrashedError NodeDiedError LocalRayletDiedError OwnerDiedError
+    RpcError GetTimeoutError ObjectFetchTimedOutError ObjectLostError OutOfMemoryError
+    ObjectStoreFullError RaySystemError
+    ClientConnectionError ClientPayloadError
+    RolloutInfraFailure RolloutTimeout GenerationUnavailable NoHealthyShards GymTransportError
+    """.split()
+)
+"""Failures of infrastructure, by class name anywhere in the MRO (protocol facts, 2)."""
+
+_DATA_NAMES = frozenset({"RolloutDataFailure"})
+_DEAD_NAMES = frozenset({"RayActorError", "ActorDiedError"})
+_RETRY_STATUSES = frozenset({408, 429})
+
+
+def _class_names(error: BaseException) -> frozenset[str]:
+    return frozenset(base.__name__ for base in type(error).__mro__)
+
+
+def is_actor_dead(error: BaseException) -> bool:
+    """
+    Whether a failure says that the actor is gone for good, so that nothing is left to reopen.
+
+    Args:
+        error: What a call to the actor ended with. Actors run without restarts (protocol facts,
+            3), so a dead one stays dead; an unavailable one may come back.
+    """
+    names = _class_names(error)
+    return bool(names & _DEAD_NAMES) and "ActorUnavailableError" not in names
+
+
+def _is_infra(error: BaseException) -> bool:
+    """Classify one exception by itself, without its causes."""
+    names = _class_names(error)
+    if "ClientResponseError" in names:
+        status = getattr(error, "status", None)
+        return isinstance(status, int) and (status >= 500 or status in _RETRY_STATUSES)
+    if isinstance(error, GymCheckpointUnavailable | GymCheckpointNotReady | OperationOpen):
+        return True
+    return isinstance(error, TimeoutError | ConnectionError) or bool(names & _INFRA_NAMES)
+
+
+def is_transient_failure(error: BaseException) -> bool:
+    """
+    Whether one instance's failure may be gone at the next try.
+
+    Args:
+        error: What the call ended with. Its `__cause__` chain is followed up to eight links
+            (not `__context__`); a failure of data anywhere in it wins.
+
+    The classes are those of the trainer's own rule (protocol facts, 2); whatever is unknown is
+    not transient, since a retry would only hide it.
+    """
+    if isinstance(error, RemoteFailure | asyncio.CancelledError | BaseExceptionGroup):
+        return False
+    seen: set[int] = set()
+    link: BaseException | None = error
+    found = False
+    while link is not None and id(link) not in seen and len(seen) <= CAUSE_LINKS_MAX:
+        seen.add(id(link))
+        if _class_names(link) & _DATA_NAMES:
+            return False
+        found = found or _is_infra(link)
+        link = link.__cause__
+    return found
+
+
+def is_transient_gym_checkpoint_failure(error: BaseException) -> bool:
+    """
+    Whether a failed Gym checkpoint may succeed if it is simply tried again.
+
+    Args:
+        error: What a verb of the coordinator or a context manager of it raised.
+
+    True for participants that could not park in time, for a coordinator that is busy with another
+    operation, and for an operation error with at least one failure whose failures are all
+    transient. Everything else is a broken invariant that a retry would only hide, also a bare
+    timeout and a full disk.
+    """
+    if isinstance(error, GymCheckpointNotReady | OperationOpen):
+        return True
+    if isinstance(error, GymCheckpointOperationError):
+        failures = error.failures.values()
+        return bool(failures) and all(is_transient_failure(failure) for failure in failures)
+    return False
+
+
+# --- stand-ins and pickling ---------------------------------------------------------------------
+
+
+def tame(error: BaseException) -> BaseException:
+    """
+    Return `error` itself where it can be handled as an ordinary exception, else a stand-in.
+
+    Args:
+        error: What an actor's call ended with: any object of any exception class.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return error
+    if isinstance(error, BaseExceptionGroup) or not isinstance(error, Exception):
+        return _stand_in(error)
+    try:
+        str(error)
+        repr(error)
+    except Exception:  # an exception that cannot be printed is exactly what is being replaced
+        return _stand_in(error)
+    return error
+
+
+def _stand_in(error: BaseException) -> RemoteFailure:
+    try:
+        trace = redacted("".join(traceback.format_exception(error)))
+    except Exception:  # formatting runs the foreign `__str__`
+        trace = ""
+    return RemoteFailure(type(error).__name__, text_of(error), trace)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return `error` if it survives both picklers, else a stand-in; Ray's own need cloudpickle."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:  # whatever pickling raised, the answer is the same
+        return _stand_in(error)
+    return error
+
+
+def _notes(error: BaseException) -> tuple[str, ...]:
+    return tuple(getattr(error, "__notes__", ()))
+
+
+def _rebuild(
+    cls: type[BaseException], arguments: tuple[Any, ...], notes: tuple[str, ...]
+) -> BaseException:
+    error = cls(*arguments)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def _named(failure: BaseException) -> str:
+    return text_of(failure) if isinstance(failure, RemoteFailure) else (
+        f"{type(failure).__name__}: {text_of(failure)}"
+    )
+
+
+def _and_more(total: int) -> str:
+    return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
