@@ -13,12 +13,28 @@ by class name, so that reading a journal on a laptop imports neither.
 from __future__ import annotations
 
 import asyncio
-import re
-import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
+from gymckpt.standins import (
+    PackedFailure,
+    Portable,
+    RemoteFailure,
+    notes_of,
+    pack,
+    rebuild,
+    tame,
+    text_of_failure,
+)
+from gymckpt.wording import (
+    SAMPLE_MAX,
+    did_you_mean,
+    guarded,
+    redacted,
+    sample,
+    show,
+    text_of,
+)
 
 __all__ = [
     "ChartError",
@@ -28,74 +44,34 @@ __all__ = [
     "GymCheckpointUnavailable",
     "IllegalTransition",
     "InvariantViolated",
+    "JournalConflict",
     "JournalCorrupt",
     "JournalError",
     "JournalUnavailable",
+    "ManifestWithdrawn",
+    "OperationDiscarded",
     "OperationIdUsed",
     "OperationOpen",
+    "ParticipantRefused",
     "RemoteFailure",
     "TransitionRefused",
+    "did_you_mean",
     "is_actor_dead",
     "is_transient_failure",
     "is_transient_gym_checkpoint_failure",
     "redacted",
     "sample",
+    "show",
     "tame",
     "text_of",
 ]
 
-SAMPLE_MAX = 5
-"""How many items of any list an error or a log line names; the rest are counted."""
-
-TEXT_MAX = 2_000
-"""How many characters of one failure's text an error or a journal entry keeps."""
-
 CAUSE_LINKS_MAX = 8
 """How far a `__cause__` chain is followed when a failure is classified (protocol facts, 2)."""
 
-_SECRETS = (
-    re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]+"),
-    re.compile(r"(?i)\b(api[_-]?key|token|password|secret)(\s*[=:]\s*)[^\s,;&'\"]+"),
-    re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:]+:[^\s/@]+@"),
-)
-_SECRET_REPLACEMENTS = (r"\1 [redacted]", r"\1\2[redacted]", r"\1[redacted]@")
-
-
-def redacted(text: str) -> str:
-    """
-    Return `text` without bearer tokens, passwords and credentials in URLs.
-
-    Args:
-        text: Anything that goes into an error, a log line or the journal.
-    """
-    for pattern, replacement in zip(_SECRETS, _SECRET_REPLACEMENTS, strict=True):
-        text = pattern.sub(replacement, text)
-    return text
-
-
-def sample(items: Iterable[object], total: int | None = None) -> str:
-    """
-    Name the first few of `items` and count the rest, so that no message grows with the inventory.
-
-    Args:
-        items: What to name, in the order in which it should be read.
-        total: How many there are where `items` is only a part of them.
-    """
-    listed = list(items)
-    count = len(listed) if total is None else total
-    shown = ", ".join(text_of(item)[:200] for item in listed[:SAMPLE_MAX])
-    return shown if count <= SAMPLE_MAX else f"{shown} and {count - SAMPLE_MAX} more"
-
-
-def text_of(value: object) -> str:
-    """Return `str(value)`, redacted and bounded; a value whose `str` raises gives its type name."""
-    try:
-        text = str(value)
-    except Exception:  # any foreign object may turn up here, and formatting must never raise
-        return f"<{type(value).__name__} whose text could not be read>"
-    text = redacted(text)
-    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}… ({len(text)} characters)"
-
+_INSTANCE_MAX = 300
+_BLOCKER_MAX = 80
+"""The widths that keep a message about five instances with five servers below 20,000 characters."""
 
 # --- the world failed ---------------------------------------------------------------------------
 
@@ -109,28 +85,25 @@ class GymCheckpointUnavailable(RuntimeError):
     """
 
 
-class RemoteFailure(RuntimeError):
+class ParticipantRefused(RuntimeError):
     """
-    A text stand-in for a failure that cannot travel or be handled as an ordinary exception.
+    One participant's control plane refused a call; nothing that it holds has changed.
 
-    Exception groups, exceptions whose `str` raises, objects that cannot be pickled and bare
-    `BaseException`s from an actor become one. It is never transient: a failure whose meaning was
-    lost is not guessed to be harmless.
+    It stays inside a deployment, which turns it into `GymCheckpointUnavailable` with the same
+    code and detail as text for whoever called from outside.
 
     Attributes:
-        type_name: The class of the original failure.
-        text: What it said.
-        traceback_text: Its traceback as text, empty where there was none.
+        code: A stable word for programs, such as `stale_checkpoint` (protocol facts, 12).
+        detail: What was refused, by which rule, and the way out.
     """
 
-    def __init__(self, type_name: str, text: str, traceback_text: str = "") -> None:
-        super().__init__(f"{type_name}: {text}")
-        self.type_name = type_name
-        self.text = text
-        self.traceback_text = traceback_text
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code} {detail}")
+        self.code = code
+        self.detail = detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), (self.type_name, self.text, self.traceback_text), _notes(self))
+        return _rebuild, (type(self), (self.code, self.detail), _notes(self))
 
 
 class GymCheckpointOperationError(RuntimeError):
@@ -197,6 +170,24 @@ def describe_blockers(servers: Mapping[str, tuple[str, ...]]) -> str:
     ) + _and_more(len(servers))
 
 
+class OperationDiscarded(RuntimeError):
+    """
+    The operation was given up while a verb waited for it, by someone other than its caller.
+
+    Attributes:
+        operation_id: The operation.
+        reason: Why, in words.
+    """
+
+    def __init__(self, operation_id: str, reason: str) -> None:
+        super().__init__(f"operation {operation_id!r} was given up: {reason}")
+        self.operation_id = operation_id
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), (self.operation_id, self.reason), _notes(self))
+
+
 class JournalError(RuntimeError):
     """The journal could not do what was asked; its subclasses say why."""
 
@@ -207,6 +198,33 @@ class JournalUnavailable(JournalError):
 
 class JournalCorrupt(JournalError):
     """What the journal or an exported file holds is not what any release wrote."""
+
+
+class JournalConflict(JournalError):
+    """
+    The journal does not end where the writer believes, although its epoch is the right one.
+
+    Two writers share one epoch, or one of them replayed only a part: a defect, never an operating
+    condition. Nothing was stored.
+
+    Attributes:
+        operation_id: The operation.
+        expected_seq: After which entry the writer wanted to append.
+        last_seq: The last entry that is stored.
+    """
+
+    def __init__(self, operation_id: str, expected_seq: int, last_seq: int) -> None:
+        super().__init__(
+            f"operation {operation_id!r}: cannot append after entry {expected_seq}, the journal "
+            f"has other entries up to {last_seq}; read the operation again before going on"
+        )
+        self.operation_id = operation_id
+        self.expected_seq = expected_seq
+        self.last_seq = last_seq
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.operation_id, self.expected_seq, self.last_seq)
+        return _rebuild, (type(self), arguments, _notes(self))
 
 
 class Fenced(JournalError):
