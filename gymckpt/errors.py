@@ -85,7 +85,7 @@ class GymCheckpointUnavailable(RuntimeError):
     """
 
 
-class ParticipantRefused(RuntimeError):
+class ParticipantRefused(Portable, RuntimeError):
     """
     One participant's control plane refused a call; nothing that it holds has changed.
 
@@ -97,13 +97,12 @@ class ParticipantRefused(RuntimeError):
         detail: What was refused, by which rule, and the way out.
     """
 
+    _fields = ("code", "detail")
+
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code} {detail}")
         self.code = code
         self.detail = detail
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), (self.code, self.detail), _notes(self))
 
 
 class GymCheckpointOperationError(RuntimeError):
@@ -120,7 +119,7 @@ class GymCheckpointOperationError(RuntimeError):
         self.operation = operation
         self.failures: dict[str, BaseException] = dict(failures)
         named = [
-            f"{instance}: {_named(failure)}"
+            f"{text_of(instance, _INSTANCE_MAX)}: {text_of_failure(failure)}"
             for instance, failure in sorted(self.failures.items())[:SAMPLE_MAX]
         ]
         super().__init__(
@@ -129,11 +128,20 @@ class GymCheckpointOperationError(RuntimeError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        failures = {instance: _portable(failure) for instance, failure in self.failures.items()}
-        return _rebuild, (type(self), (self.operation, failures), _notes(self))
+        failures = {instance: pack(failure) for instance, failure in self.failures.items()}
+        return rebuild, (_unpacked, (type(self), self.operation, failures), notes_of(self))
 
 
-class GymCheckpointNotReady(RuntimeError):
+def _unpacked(
+    make: type[GymCheckpointOperationError],
+    operation: str,
+    failures: Mapping[str, PackedFailure],
+) -> GymCheckpointOperationError:
+    """Make an operation error again from failures that have travelled."""
+    return make(operation, {name: packed.unpack() for name, packed in failures.items()})
+
+
+class GymCheckpointNotReady(Portable, RuntimeError):
     """
     Gym participants could not all park before the checkpoint deadline.
 
@@ -142,13 +150,15 @@ class GymCheckpointNotReady(RuntimeError):
             keys, but a server may name other things, so they are never parsed. Complete.
     """
 
+    _fields = ("blockers",)
+
     def __init__(self, blockers: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
         self.blockers: dict[str, dict[str, tuple[str, ...]]] = {
             instance: {server: tuple(names) for server, names in servers.items()}
             for instance, servers in blockers.items()
         }
         named = [
-            f"{instance}: {describe_blockers(servers)}"
+            f"{text_of(instance, _INSTANCE_MAX)}: {describe_blockers(servers)}"
             for instance, servers in sorted(self.blockers.items())[:SAMPLE_MAX]
         ]
         super().__init__(
@@ -156,21 +166,24 @@ class GymCheckpointNotReady(RuntimeError):
             f"{'; '.join(named)}{_and_more(len(self.blockers))}"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), (self.blockers,), _notes(self))
-
 
 def describe_blockers(servers: Mapping[str, tuple[str, ...]]) -> str:
     """Say in one line what blocks one instance, with totals and a sample."""
-    if not any(servers.values()):
+    named = {server: names for server, names in servers.items() if names}
+    if not named:
         return "no blocker named (a resume or the lease overtook the waiting prepare)"
     return ", ".join(
-        f"{server} has {len(names)} blocker(s) ({sample(names)})"
-        for server, names in sorted(servers.items())[:SAMPLE_MAX]
-    ) + _and_more(len(servers))
+        f"{text_of(server, _BLOCKER_MAX)} has {len(names)} blocker(s) "
+        f"({sample(names, width=_BLOCKER_MAX)})"
+        for server, names in sorted(named.items())[:SAMPLE_MAX]
+    ) + _and_more(len(named))
 
 
-class OperationDiscarded(RuntimeError):
+def _and_more(total: int) -> str:
+    return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
+
+
+class OperationDiscarded(Portable, RuntimeError):
     """
     The operation was given up while a verb waited for it, by someone other than its caller.
 
@@ -179,13 +192,12 @@ class OperationDiscarded(RuntimeError):
         reason: Why, in words.
     """
 
+    _fields = ("operation_id", "reason")
+
     def __init__(self, operation_id: str, reason: str) -> None:
         super().__init__(f"operation {operation_id!r} was given up: {reason}")
         self.operation_id = operation_id
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), (self.operation_id, self.reason), _notes(self))
 
 
 class JournalError(RuntimeError):
@@ -215,8 +227,8 @@ class JournalConflict(JournalError):
 
     def __init__(self, operation_id: str, expected_seq: int, last_seq: int) -> None:
         super().__init__(
-            f"operation {operation_id!r}: cannot append after entry {expected_seq}, the journal "
-            f"has other entries up to {last_seq}; read the operation again before going on"
+            f"operation {operation_id!r}: cannot append after entry {expected_seq}, its journal "
+            f"ends with entry {last_seq} and does not hold this batch; read the operation again"
         )
         self.operation_id = operation_id
         self.expected_seq = expected_seq
@@ -227,7 +239,7 @@ class JournalConflict(JournalError):
         return _rebuild, (type(self), arguments, _notes(self))
 
 
-class Fenced(JournalError):
+class Fenced(Portable, JournalError):
     """
     Another controller has taken the operation over: this one may neither append nor act.
 
@@ -237,6 +249,8 @@ class Fenced(JournalError):
         current_epoch: The epoch that drives the operation now.
         owner: Who holds it now.
     """
+
+    _fields = ("operation_id", "epoch", "current_epoch", "owner")
 
     def __init__(self, operation_id: str, epoch: int, current_epoch: int, owner: str) -> None:
         super().__init__(
@@ -248,10 +262,6 @@ class Fenced(JournalError):
         self.current_epoch = current_epoch
         self.owner = owner
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.operation_id, self.epoch, self.current_epoch, self.owner)
-        return _rebuild, (type(self), arguments, _notes(self))
-
 
 # --- you misused us -----------------------------------------------------------------------------
 
@@ -260,7 +270,7 @@ class OperationIdUsed(ValueError):
     """The operation id was used before in this run; ids are used once and never again."""
 
 
-class OperationOpen(RuntimeError):
+class OperationOpen(Portable, RuntimeError):
     """
     This coordinator already has an open operation; it may succeed once that one has ended.
 
@@ -268,6 +278,8 @@ class OperationOpen(RuntimeError):
         operation_id: The open operation.
         state: The state that it is in.
     """
+
+    _fields = ("wanted", "operation_id", "state")
 
     def __init__(self, wanted: str, operation_id: str, state: str) -> None:
         super().__init__(
@@ -278,12 +290,8 @@ class OperationOpen(RuntimeError):
         self.operation_id = operation_id
         self.state = state
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.wanted, self.operation_id, self.state)
-        return _rebuild, (type(self), arguments, _notes(self))
 
-
-class IllegalTransition(RuntimeError):
+class IllegalTransition(Portable, RuntimeError):
     """
     A trigger that its chart does not allow in the present state.
 
@@ -294,6 +302,8 @@ class IllegalTransition(RuntimeError):
         trigger: The trigger.
         legal: The triggers that are legal there.
     """
+
+    _fields = ("chart", "version", "state", "trigger", "legal", "subject")
 
     def __init__(
         self, chart: str, version: int, state: str, trigger: str, legal: tuple[str, ...],
@@ -312,9 +322,25 @@ class IllegalTransition(RuntimeError):
         self.legal = legal
         self.subject = subject
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.chart, self.version, self.state, self.trigger, self.legal, self.subject)
-        return _rebuild, (type(self), arguments, _notes(self))
+
+class ManifestWithdrawn(Portable, RuntimeError):
+    """
+    The manifest of a checkpoint that was given up must not appear any more.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        path: Where its manifest was to be published.
+    """
+
+    _fields = ("checkpoint_id", "path")
+
+    def __init__(self, checkpoint_id: str, path: str) -> None:
+        super().__init__(
+            f"{path}: the manifest of checkpoint {checkpoint_id!r} was withdrawn and is not "
+            "published; save again under a new id, in a new directory"
+        )
+        self.checkpoint_id = checkpoint_id
+        self.path = path
 
 
 class TransitionRefused(RuntimeError):
@@ -325,7 +351,7 @@ class ChartError(ValueError):
     """A chart file is wrong; the message gives the path into the file and the way out."""
 
 
-class InvariantViolated(RuntimeError):
+class InvariantViolated(Portable, RuntimeError):
     """
     A promise of the design does not hold in a state: a defect, never an operating condition.
 
@@ -333,13 +359,12 @@ class InvariantViolated(RuntimeError):
         invariant: The name of the check.
     """
 
+    _fields = ("invariant", "what")
+
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"invariant {invariant}: {what}")
         self.invariant = invariant
         self.what = what
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), (self.invariant, self.what), _notes(self))
 
 
 # --- what is transient --------------------------------------------------------------------------
@@ -431,65 +456,3 @@ def is_transient_gym_checkpoint_failure(error: BaseException) -> bool:
         failures = error.failures.values()
         return bool(failures) and all(is_transient_failure(failure) for failure in failures)
     return False
-
-
-# --- stand-ins and pickling ---------------------------------------------------------------------
-
-
-def tame(error: BaseException) -> BaseException:
-    """
-    Return `error` itself where it can be handled as an ordinary exception, else a stand-in.
-
-    Args:
-        error: What an actor's call ended with: any object of any exception class.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        return error
-    if isinstance(error, BaseExceptionGroup) or not isinstance(error, Exception):
-        return _stand_in(error)
-    try:
-        str(error)
-        repr(error)
-    except Exception:  # an exception that cannot be printed is exactly what is being replaced
-        return _stand_in(error)
-    return error
-
-
-def _stand_in(error: BaseException) -> RemoteFailure:
-    try:
-        trace = redacted("".join(traceback.format_exception(error)))
-    except Exception:  # formatting runs the foreign `__str__`
-        trace = ""
-    return RemoteFailure(type(error).__name__, text_of(error), trace)
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return `error` if it survives both picklers, else a stand-in; Ray's own need cloudpickle."""
-    try:
-        cloudpickle.loads(cloudpickle.dumps(error))
-    except Exception:  # whatever pickling raised, the answer is the same
-        return _stand_in(error)
-    return error
-
-
-def _notes(error: BaseException) -> tuple[str, ...]:
-    return tuple(getattr(error, "__notes__", ()))
-
-
-def _rebuild(
-    cls: type[BaseException], arguments: tuple[Any, ...], notes: tuple[str, ...]
-) -> BaseException:
-    error = cls(*arguments)
-    for note in notes:
-        error.add_note(note)
-    return error
-
-
-def _named(failure: BaseException) -> str:
-    return text_of(failure) if isinstance(failure, RemoteFailure) else (
-        f"{type(failure).__name__}: {text_of(failure)}"
-    )
-
-
-def _and_more(total: int) -> str:
-    return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
