@@ -212,7 +212,7 @@ class JournalCorrupt(JournalError):
     """What the journal or an exported file holds is not what any release wrote."""
 
 
-class JournalConflict(JournalError):
+class JournalConflict(Portable, JournalError):
     """
     The journal does not end where the writer believes, although its epoch is the right one.
 
@@ -225,6 +225,8 @@ class JournalConflict(JournalError):
         last_seq: The last entry that is stored.
     """
 
+    _fields = ("operation_id", "expected_seq", "last_seq")
+
     def __init__(self, operation_id: str, expected_seq: int, last_seq: int) -> None:
         super().__init__(
             f"operation {operation_id!r}: cannot append after entry {expected_seq}, its journal "
@@ -233,10 +235,6 @@ class JournalConflict(JournalError):
         self.operation_id = operation_id
         self.expected_seq = expected_seq
         self.last_seq = last_seq
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.operation_id, self.expected_seq, self.last_seq)
-        return _rebuild, (type(self), arguments, _notes(self))
 
 
 class Fenced(Portable, JournalError):
