@@ -6,13 +6,12 @@ Two families. *You misused us*: an argument, an id, a chart or a call at the wro
 nothing. *The world failed*: an instance, the journal, a file; these carry what happened per
 instance as fields, not only as text.
 
-This module knows nothing of asyncio, Ray or files. Ray's and aiohttp's exceptions are recognised
-by class name, so that reading a journal on a laptop imports neither.
+This module knows nothing of asyncio, Ray or files. How failures are put into words, stood in for
+and classified is in `wording`, `standins` and `transience`; their public names are offered here.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,10 +25,10 @@ from gymckpt.standins import (
     tame,
     text_of_failure,
 )
+from gymckpt.transience import is_actor_dead, is_transient_failure
 from gymckpt.wording import (
     SAMPLE_MAX,
     did_you_mean,
-    guarded,
     redacted,
     sample,
     show,
@@ -66,12 +65,14 @@ __all__ = [
     "text_of",
 ]
 
-CAUSE_LINKS_MAX = 8
-"""How far a `__cause__` chain is followed when a failure is classified (protocol facts, 2)."""
-
 _INSTANCE_MAX = 300
 _BLOCKER_MAX = 80
 """The widths that keep a message about five instances with five servers below 20,000 characters."""
+
+
+def _and_more(total: int) -> str:
+    return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
+
 
 # --- the world failed ---------------------------------------------------------------------------
 
@@ -177,10 +178,6 @@ def describe_blockers(servers: Mapping[str, tuple[str, ...]]) -> str:
         f"({sample(names, width=_BLOCKER_MAX)})"
         for server, names in sorted(named.items())[:SAMPLE_MAX]
     ) + _and_more(len(named))
-
-
-def _and_more(total: int) -> str:
-    return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
 
 
 class OperationDiscarded(Portable, RuntimeError):
@@ -303,8 +300,13 @@ class IllegalTransition(Portable, RuntimeError):
 
     _fields = ("chart", "version", "state", "trigger", "legal", "subject")
 
-    def __init__(
-        self, chart: str, version: int, state: str, trigger: str, legal: tuple[str, ...],
+    def __init__(  # noqa: PLR0917 - facts of one event, in the order of the message
+        self,
+        chart: str,
+        version: int,
+        state: str,
+        trigger: str,
+        legal: tuple[str, ...],
         subject: str = "",
     ) -> None:
         what = f"{chart} {subject!r}" if subject else f"chart {chart}"
@@ -366,74 +368,6 @@ class InvariantViolated(Portable, RuntimeError):
 
 
 # --- what is transient --------------------------------------------------------------------------
-
-_INFRA_NAMES = frozenset(
-    """
-    RayActorError ActorDiedError ActorUnavailableError ActorUnschedulableError
-    TaskUnschedulableError WorkerCrashedError NodeDiedError LocalRayletDiedError OwnerDiedError
-    RpcError GetTimeoutError ObjectFetchTimedOutError ObjectLostError OutOfMemoryError
-    ObjectStoreFullError RaySystemError
-    ClientConnectionError ClientPayloadError
-    RolloutInfraFailure RolloutTimeout GenerationUnavailable NoHealthyShards GymTransportError
-    """.split()
-)
-"""Failures of infrastructure, by class name anywhere in the MRO (protocol facts, 2)."""
-
-_DATA_NAMES = frozenset({"RolloutDataFailure"})
-_DEAD_NAMES = frozenset({"RayActorError", "ActorDiedError"})
-_RETRY_STATUSES = frozenset({408, 429})
-
-
-def _class_names(error: BaseException) -> frozenset[str]:
-    return frozenset(base.__name__ for base in type(error).__mro__)
-
-
-def is_actor_dead(error: BaseException) -> bool:
-    """
-    Whether a failure says that the actor is gone for good, so that nothing is left to reopen.
-
-    Args:
-        error: What a call to the actor ended with. Actors run without restarts (protocol facts,
-            3), so a dead one stays dead; an unavailable one may come back.
-    """
-    names = _class_names(error)
-    return bool(names & _DEAD_NAMES) and "ActorUnavailableError" not in names
-
-
-def _is_infra(error: BaseException) -> bool:
-    """Classify one exception by itself, without its causes."""
-    names = _class_names(error)
-    if "ClientResponseError" in names:
-        status = getattr(error, "status", None)
-        return isinstance(status, int) and (status >= 500 or status in _RETRY_STATUSES)
-    if isinstance(error, GymCheckpointUnavailable | GymCheckpointNotReady | OperationOpen):
-        return True
-    return isinstance(error, TimeoutError | ConnectionError) or bool(names & _INFRA_NAMES)
-
-
-def is_transient_failure(error: BaseException) -> bool:
-    """
-    Whether one instance's failure may be gone at the next try.
-
-    Args:
-        error: What the call ended with. Its `__cause__` chain is followed up to eight links
-            (not `__context__`); a failure of data anywhere in it wins.
-
-    The classes are those of the trainer's own rule (protocol facts, 2); whatever is unknown is
-    not transient, since a retry would only hide it.
-    """
-    if isinstance(error, RemoteFailure | asyncio.CancelledError | BaseExceptionGroup):
-        return False
-    seen: set[int] = set()
-    link: BaseException | None = error
-    found = False
-    while link is not None and id(link) not in seen and len(seen) <= CAUSE_LINKS_MAX:
-        seen.add(id(link))
-        if _class_names(link) & _DATA_NAMES:
-            return False
-        found = found or _is_infra(link)
-        link = link.__cause__
-    return found
 
 
 def is_transient_gym_checkpoint_failure(error: BaseException) -> bool:
