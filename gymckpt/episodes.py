@@ -10,13 +10,17 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import attrs
+
+from gymckpt.wording import show
 
 __all__ = [
     "EnvironmentEpisode",
     "GymCheckpointEpisode",
+    "instance_directory",
     "new_operation_id",
     "require_instance_id",
     "require_operation_id",
@@ -34,8 +38,17 @@ _INSTANCE_ID = re.compile(r"(?P<shard>[^/]+)/replica-(?P<index>0|[1-9][0-9]{0,8}
 _ATTEMPT_DIGITS_MAX = 9
 """An attempt is a small count; longer digit runs are somebody's text, not an attempt."""
 
-_ID_LENGTH_MAX = 256
-"""Longer rollout ids would not fit into a file name with their suffixes."""
+_ID_LENGTH_MAX = 240
+"""A file name holds 255 bytes on every common filesystem, suffixes such as `-a<N>` included."""
+
+_INSTANCES_DIRECTORY = "gym-instances"
+"""Where the instances' own files are, below a checkpoint's root (protocol facts, 1)."""
+
+
+def _require_string(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a str, not {type(value).__name__}: {show(value)}")
+    return value
 
 
 def require_rollout_id(value: object) -> str:
@@ -50,16 +63,15 @@ def require_rollout_id(value: object) -> str:
         ValueError: It breaks the pattern or ends in `-a<N>`, which is reserved for attempt N's
             capture key.
     """
-    if not isinstance(value, str):
-        raise TypeError(f"a rollout id is a str, not {type(value).__name__}: {value!r:.100}")
+    value = _require_string(value, "a rollout id")
     if len(value) > _ID_LENGTH_MAX or not _ROLLOUT_ID.fullmatch(value):
         raise ValueError(
-            f"rollout id {value!r:.100} must start with an ASCII letter or digit and hold only "
+            f"rollout id {show(value)} must start with an ASCII letter or digit and hold only "
             f"letters, digits, '.', '_' and '-', at most {_ID_LENGTH_MAX} of them"
         )
     if _RESERVED_SUFFIX.fullmatch(value):
         raise ValueError(
-            f"rollout id {value!r:.100} ends in '-a<N>', which is reserved: it would share the "
+            f"rollout id {show(value)} ends in '-a<N>', which is reserved: it would share the "
             "capture key of attempt N of another rollout"
         )
     return value
@@ -77,11 +89,10 @@ def require_operation_id(value: object, what: str = "operation id") -> str:
         TypeError: It is not a string.
         ValueError: It is not 1 to 128 characters of the wire's pattern (protocol facts, 1).
     """
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is a str, not {type(value).__name__}: {value!r:.100}")
+    value = _require_string(value, what)
     if not _OPERATION_ID.fullmatch(value):
         raise ValueError(
-            f"{what} {value!r:.150} must be 1 to 128 letters, digits, '.', '_' or '-', and start "
+            f"{what} {show(value)} must be 1 to 128 letters, digits, '.', '_' or '-', and start "
             "with a letter or digit"
         )
     return value
@@ -95,11 +106,10 @@ def require_shard(value: object) -> str:
         TypeError: It is not a string.
         ValueError: It is empty, has a separator, or is no plain name.
     """
-    if not isinstance(value, str):
-        raise TypeError(f"a shard name is a str, not {type(value).__name__}: {value!r:.100}")
+    value = _require_string(value, "a shard name")
     if len(value) > _ID_LENGTH_MAX or not _SHARD.fullmatch(value):
         raise ValueError(
-            f"shard name {value!r:.100} must be one plain path component: letters, digits, '_', "
+            f"shard name {show(value)} must be one plain path component: letters, digits, '_', "
             "'.' and '-', starting with a letter or digit"
         )
     return value
@@ -113,11 +123,10 @@ def require_instance_id(value: object) -> str:
         TypeError: It is not a string.
         ValueError: It has another form, or its shard is no plain path component.
     """
-    if not isinstance(value, str):
-        raise TypeError(f"an instance id is a str, not {type(value).__name__}: {value!r:.100}")
+    value = _require_string(value, "an instance id")
     match = _INSTANCE_ID.fullmatch(value)
     if match is None:
-        raise ValueError(f"instance id {value!r:.100} must have the form '<shard>/replica-<index>'")
+        raise ValueError(f"instance id {show(value)} must have the form '<shard>/replica-<index>'")
     require_shard(match["shard"])
     return value
 
@@ -135,6 +144,36 @@ def new_operation_id(prefix: str) -> str:
     return require_operation_id(f"{prefix}-{uuid.uuid4().hex}")
 
 
+def instance_directory(root: str | Path, instance_id: str) -> Path:
+    """
+    Return where one instance keeps its files below a checkpoint's root.
+
+    Args:
+        root: The checkpoint's root, or the root of live capture.
+        instance_id: `<shard>/replica-<index>`; two ids never share a directory.
+
+    Raises:
+        TypeError: The id is not a string.
+        ValueError: It is no instance id, or its shard is no plain path component.
+    """
+    shard, _, replica = require_instance_id(instance_id).partition("/")
+    return Path(root) / _INSTANCES_DIRECTORY / shard / replica
+
+
+def _check_rollout_id(_episode: object, _attribute: object, value: Any) -> None:
+    require_rollout_id(value)
+
+
+def _check_attempt(episode: EnvironmentEpisode, _attribute: object, value: Any) -> None:
+    if type(value) is not int:
+        raise TypeError(f"an attempt is an int, not {type(value).__name__}: {show(value)}")
+    if not 0 <= value < 10**_ATTEMPT_DIGITS_MAX:
+        raise ValueError(
+            f"attempt {show(value)} of rollout {episode.rollout_id!r} is out of range: attempts "
+            f"count from 0 and have at most {_ATTEMPT_DIGITS_MAX} digits"
+        )
+
+
 @attrs.frozen(order=True)
 class EnvironmentEpisode:
     """
@@ -145,22 +184,11 @@ class EnvironmentEpisode:
         ValueError: The rollout id is unsafe or reserved, or the attempt is negative.
     """
 
-    rollout_id: str = attrs.field()
+    rollout_id: str = attrs.field(validator=_check_rollout_id)
     """The rollout's base id, the same for every attempt."""
 
-    attempt: int = attrs.field()
+    attempt: int = attrs.field(validator=_check_attempt)
     """How many times the backend restored this rollout: 0 is the first run."""
-
-    @rollout_id.validator
-    def _check_rollout_id(self, _attribute: attrs.Attribute[str], value: object) -> None:
-        require_rollout_id(value)
-
-    @attempt.validator
-    def _check_attempt(self, _attribute: attrs.Attribute[int], value: object) -> None:
-        if type(value) is not int:
-            raise TypeError(f"an attempt is an int, not {type(value).__name__}: {value!r:.100}")
-        if not 0 <= value < 10**_ATTEMPT_DIGITS_MAX:
-            raise ValueError(f"attempt {value} of rollout {self.rollout_id!r} is out of range")
 
     @property
     def capture_key(self) -> str:
@@ -180,13 +208,12 @@ class EnvironmentEpisode:
             TypeError: The key is not a string.
             ValueError: No episode has this key.
         """
-        if not isinstance(key, str):
-            raise TypeError(f"a capture key is a str, not {type(key).__name__}: {key!r:.100}")
+        _require_string(key, "a capture key")
         match = _CAPTURE_KEY.fullmatch(key)
         if match is None:
             return cls(key, 0)
         if len(match["attempt"]) > _ATTEMPT_DIGITS_MAX:
-            raise ValueError(f"capture key {key!r:.100} names an attempt that is out of range")
+            raise ValueError(f"capture key {show(key)} names an attempt that is out of range")
         return cls(match["rollout_id"], int(match["attempt"]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,12 +229,14 @@ class EnvironmentEpisode:
             ValueError: It is not an object with exactly `rollout_id` and `attempt`, or either is
                 wrong.
         """
-        if not isinstance(raw, Mapping) or set(raw) != {"rollout_id", "attempt"}:
+        is_object = isinstance(raw, Mapping)
+        fields = cast("Mapping[str, Any]", raw)
+        if not is_object or set(fields) != {"rollout_id", "attempt"}:
             raise ValueError(
-                f"an episode is an object with exactly rollout_id and attempt, not {raw!r:.200}"
+                f"an episode is an object with exactly rollout_id and attempt, not {show(raw)}"
             )
         try:
-            return cls(raw["rollout_id"], raw["attempt"])
+            return cls(fields["rollout_id"], fields["attempt"])
         except TypeError as error:
             raise ValueError(str(error)) from error
 
