@@ -31,14 +31,14 @@ RESUME = "resume"
 ANY_TIME = ("discard", "cancel", "settle")
 """The triggers that may reach an operation in every state."""
 
-LEASE_LOST = "lose_lease"
-"""The trigger that may reach an operation in every state that renews leases."""
-
 FILE_ENDS: Mapping[FileEffect, tuple[str, ...]] = {
     "write_manifest": ("sealed", "seal_failed"),
     "withdraw_manifest": ("withdrawn", "withdraw_failed"),
 }
 """File effect to the triggers that say how it ended."""
+
+LEASE_LOST: Condition = "lease_lost"
+"""The one condition that is not over the state's calls, but over the leases that it renews."""
 
 GOOD_ENDS: tuple[Condition, ...] = ("all_answered", "all_settled")
 BAD_ENDS: tuple[Condition, ...] = ("cannot_succeed", "exhausted")
@@ -280,8 +280,10 @@ def _waiting_problems(state: State) -> Iterator[str]:
     for trigger in FILE_ENDS[state.effect] if state.effect else ():
         if trigger not in state.on:
             yield f".effect: {state.effect!r} may end with {trigger!r}, which has no edge here"
-    if state.renews and LEASE_LOST not in state.on:
-        yield f".renews: a lease may be lost here, but {LEASE_LOST!r} has no edge"
+    if state.renews and LEASE_LOST not in state.when:
+        yield f".renews: a lease may be lost here; add when.{LEASE_LOST}"
+    if not state.renews and LEASE_LOST in state.when:
+        yield f".when.{LEASE_LOST}: no lease is renewed here"
     for trigger in ANY_TIME:
         if trigger not in state.on and trigger not in state.ignore:
             yield f": {trigger!r} may come at any time; give it an edge or ignore it with a reason"
@@ -306,9 +308,10 @@ def _check_conditions(chart: Chart) -> Iterator[str]:
 
 
 def _condition_problems(state: State) -> Iterator[str]:
-    if state.when and state.call is None:
-        yield "is a condition over calls, but the state makes none"
     if state.call is None:
+        for condition in state.when:
+            if condition in (*GOOD_ENDS, *BAD_ENDS):
+                yield f"{condition!r} is about calls, but the state makes none"
         return
     if not any(condition in state.when for condition in GOOD_ENDS):
         yield f"nothing ends the wait for {state.call!r} well; add {' or '.join(GOOD_ENDS)}"

@@ -42,7 +42,7 @@ Facts = Mapping[str, Any]
 Scope = Literal["operation", "call", "participant"]
 Budget = Literal["prepare", "control"]
 FileEffect = Literal["write_manifest", "withdraw_manifest"]
-Condition = Literal["all_answered", "cannot_succeed", "all_settled", "exhausted"]
+Condition = Literal["all_answered", "cannot_succeed", "all_settled", "exhausted", "lease_lost"]
 
 
 def _frozen(mapping: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:

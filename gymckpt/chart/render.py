@@ -7,13 +7,13 @@ always gives the same text and a diff of a rendered page is a diff of the protoc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from gymckpt.chart.check import AT_OPENING
-from gymckpt.chart.model import Chart, Edge, State
+from gymckpt.chart.model import Chart, State
 from gymckpt.errors import did_you_mean
 
 __all__ = ["JSON_SCHEMA", "TableRow", "to_json", "to_markdown", "to_mermaid", "to_table"]
@@ -29,12 +29,10 @@ _STYLES = {
 }
 
 _MERMAID_WORDS = frozenset(
-    {
-        *("accdescr", "acctitle", "as", "choice", "class", "classdef", "click", "default"),
-        *("direction", "end", "fork", "hide", "href", "join", "note", "scale", "state", "style"),
-    }
+    {"accdescr", "acctitle", "class", "classdef", "click", "default", "href", "note", "scale"}
+    | {"state", "style"}
 )
-"""Words that Mermaid would not take as the name of a state."""
+"""Words that Mermaid's parser does not take as the name of a state."""
 
 
 @attrs.frozen(kw_only=True)
@@ -76,8 +74,7 @@ def to_mermaid(chart: Chart, *, path: Sequence[str] = (), current: str | None = 
     ]
     lines.append(f"    [*] --> {_node(chart.initial)}")
     for state in chart.states.values():
-        for target, triggers in _by_target(state).items():
-            lines.append(f"    {_node(state.name)} --> {_node(target)}: {', '.join(triggers)}")
+        lines += _mermaid_edges(state)
         if state.final:
             lines.append(f"    {_node(state.name)} --> [*]")
     visited = [name for name in chart.states if name in path and name != current]
@@ -102,10 +99,7 @@ def to_table(chart: Chart) -> tuple[TableRow, ...]:
             initial=state.name == chart.initial,
             final=state.final,
             calls=_calls(state),
-            leaves=tuple(
-                f"{', '.join(triggers)} → {target}"
-                for target, triggers in _by_target(state).items()
-            ),
+            leaves=tuple(f"{label} → {target}" for target, label in _by_target(state).items()),
             ignores=tuple(state.ignore),
         )
         for state in chart.states.values()
@@ -164,17 +158,31 @@ def _state_to_json(state: State) -> dict[str, Any]:
     }
 
 
-def _by_target(state: State) -> Mapping[str, list[str]]:
-    """Gather the triggers that lead to the same state, in the order of the file."""
-    found: dict[str, list[str]] = {}
+def _mermaid_edges(state: State) -> Iterator[str]:
+    """Yield a state's edges; those that stay stand in its box, where loops would be in the way."""
+    node = _node(state.name)
+    for target, label in _by_target(state).items():
+        if target == state.name:
+            yield f"    {node}: {state.name}"
+            yield f"    {node}: stays on {label}"
+        else:
+            yield f"    {node} --> {_node(target)}: {label}"
+
+
+def _by_target(state: State) -> Mapping[str, str]:
+    """Say for every target which triggers lead there, in the order of the file."""
+    found: dict[str, dict[str | None, list[str]]] = {}
     for trigger, edges in state.on.items():
         for edge in edges:
-            found.setdefault(edge.to, []).append(_label(trigger, edge))
-    return found
+            found.setdefault(edge.to, {}).setdefault(edge.guard, []).append(trigger)
+    return {
+        target: ", ".join(_label(guard, triggers) for guard, triggers in by_guard.items())
+        for target, by_guard in found.items()
+    }
 
 
-def _label(trigger: str, edge: Edge) -> str:
-    return trigger if edge.guard is None else f"{trigger} [{edge.guard}]"
+def _label(guard: str | None, triggers: Iterable[str]) -> str:
+    return ", ".join(triggers) + (f" [{guard}]" if guard else "")
 
 
 def _calls(state: State) -> str:
