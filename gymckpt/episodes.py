@@ -233,7 +233,7 @@ class EnvironmentEpisode:
         fields = cast("Mapping[str, Any]", raw)
         if not is_object or set(fields) != {"rollout_id", "attempt"}:
             raise ValueError(
-                f"an episode is an object with exactly rollout_id and attempt, not {show(raw)}"
+                f"an episode is an object with exactly rollout_id and attempt, not {show(fields)}"
             )
         try:
             return cls(fields["rollout_id"], fields["attempt"])
