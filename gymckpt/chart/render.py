@@ -99,7 +99,9 @@ def to_table(chart: Chart) -> tuple[TableRow, ...]:
             initial=state.name == chart.initial,
             final=state.final,
             calls=_calls(state),
-            leaves=tuple(f"{label} → {target}" for target, label in _by_target(state).items()),
+            leaves=tuple(
+                f"{' / '.join(groups)} → {target}" for target, groups in _by_target(state).items()
+            ),
             ignores=tuple(state.ignore),
         )
         for state in chart.states.values()
@@ -161,22 +163,22 @@ def _state_to_json(state: State) -> dict[str, Any]:
 def _mermaid_edges(state: State) -> Iterator[str]:
     """Yield a state's edges; those that stay stand in its box, where loops would be in the way."""
     node = _node(state.name)
-    for target, label in _by_target(state).items():
+    for target, groups in _by_target(state).items():
         if target == state.name:
             yield f"    {node}: {state.name}"
-            yield f"    {node}: stays on {label}"
+            yield from (f"    {node}: stays on {group}" for group in groups)
         else:
-            yield f"    {node} --> {_node(target)}: {label}"
+            yield f"    {node} --> {_node(target)}: {' / '.join(groups)}"
 
 
-def _by_target(state: State) -> Mapping[str, str]:
-    """Say for every target which triggers lead there, in the order of the file."""
+def _by_target(state: State) -> Mapping[str, list[str]]:
+    """Say for every target which triggers lead there, those with one guard together."""
     found: dict[str, dict[str | None, list[str]]] = {}
     for trigger, edges in state.on.items():
         for edge in edges:
             found.setdefault(edge.to, {}).setdefault(edge.guard, []).append(trigger)
     return {
-        target: ", ".join(_label(guard, triggers) for guard, triggers in by_guard.items())
+        target: [_label(guard, triggers) for guard, triggers in by_guard.items()]
         for target, by_guard in found.items()
     }
 
@@ -190,7 +192,7 @@ def _calls(state: State) -> str:
     if state.call:
         doing.append("named at opening" if state.call == AT_OPENING else state.call)
     if state.renews:
-        doing.append("(renew rounds)")
+        doing.append("renew rounds")
     return ", ".join(doing)
 
 
