@@ -15,8 +15,7 @@ from typing import Any
 
 import attrs
 
-from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.inventory import (
+from gymckpt.checks import (
     copied,
     copied_rows,
     require_episodes,
@@ -26,6 +25,7 @@ from gymckpt.inventory import (
     require_texts,
     require_unique,
 )
+from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.wording import sample, show
 
 __all__ = [
