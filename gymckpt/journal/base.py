@@ -1,0 +1,260 @@
+"""
+What a journal is: the one contract that every store keeps.
+
+`Journal` checks and encodes what it is given before any store is touched, and its docstrings say
+everything that each refusal can mean. A store implements the private methods on rows; what an
+append comes to is decided in `gymckpt.journal.rules`, once for all stores.
+
+A journal is synchronous and thread-safe. It knows neither asyncio nor charts: whether a state is
+final is told by the caller. Per operation, entries are numbered 1, 2, 3, … without a gap and
+never change.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from gymckpt.core.entry import Entry
+from gymckpt.episodes import require_operation_id
+from gymckpt.journal.entry import Row, decode_row, require_name
+from gymckpt.journal.rules import (
+    Batch,
+    Opening,
+    OperationRow,
+    check_read,
+    encoded,
+    operation_from,
+    unknown_operation,
+)
+
+__all__ = ["Batch", "Journal", "Opening", "OperationRow"]
+
+
+class Journal(abc.ABC):
+    """The durable, ordered record of transitions, of many operations of many runs."""
+
+    url: str
+    """What opens the same journal again."""
+    blocks: bool
+    """Whether calls may wait for a disk or a lock; False: they may run on an event loop."""
+
+    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+        """
+        Record a new operation with epoch 1 and its first entries, in one transaction.
+
+        Args:
+            opening: What the operation is.
+            entries: Its first entries, seq 1, 2, …, all of epoch 1; the first opens it.
+            owner: A token of the controller that drives it.
+
+        Raises:
+            OperationIdUsed: The run has an operation of this id, be it open, settled, or one that
+                this very call recorded before its answer was lost: nothing was sent for it, so a
+                new id is the way on, and recovery settles the old one.
+            ValueError: An argument breaks its rule; no store was touched.
+            JournalUnavailable: Full, locked past the timeout, read-only, deleted, replaced or
+                closed. Nothing was recorded, unless the error says that this is unknown.
+            JournalCorrupt: The store is damaged.
+        """
+        rows = encoded(entries)
+        self._insert(operation_from(opening, entries, epoch=1, owner=owner, settled=False), rows)
+
+    def insert_operation(self, operation: OperationRow, entries: Sequence[Entry]) -> None:
+        """
+        Record a whole operation as another journal has it, in one transaction.
+
+        Args:
+            operation: The operation, in any state and epoch.
+            entries: All its entries.
+
+        Raises:
+            OperationIdUsed: The run has an operation of this id.
+            ValueError: The entries do not lead to this row; no store was touched.
+            JournalUnavailable: As for `open_operation`.
+            JournalCorrupt: The store is damaged.
+        """
+        rows = encoded(entries)
+        opening = Opening(
+            run=operation.run,
+            operation_id=operation.operation_id,
+            chart=operation.chart,
+            chart_version=operation.chart_version,
+        )
+        row = operation_from(
+            opening,
+            entries,
+            epoch=operation.epoch,
+            owner=operation.owner,
+            settled=operation.settled,
+        )
+        if row != operation:
+            raise ValueError(
+                f"operation {operation.operation_id!r}: its entries lead to state {row.state!r} "
+                f"and entry {row.last_seq}, its row says {operation.state!r} and "
+                f"{operation.last_seq}"
+            )
+        self._insert(operation, rows)
+
+    def append(
+        self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool = False
+    ) -> None:
+        """
+        Append entries of one operation after entry `expected_seq`, in one transaction.
+
+        The same entries again are a no-op, and entries that begin with ones that have landed are
+        appended from where the journal ends: an append whose answer was lost is simply repeated,
+        also with more entries behind it.
+
+        Args:
+            entries: One operation's, seq `expected_seq` + 1, …, all of epoch `epoch`.
+            expected_seq: The last entry that the writer knows to be stored.
+            epoch: The epoch of the writer.
+            settled: Whether the operation is in a final state after them. An operation that has
+                settled stays so, whatever is appended later.
+
+        Raises:
+            Fenced: Another epoch holds the operation: it was claimed, or this epoch was never
+                granted. Of a repeated batch it may mean that the batch had landed before the
+                claim; the writer stops in any case.
+            JournalConflict: The epoch is right, but the journal ends before `expected_seq`, or
+                goes on after it with other entries. Nothing was stored.
+            ValueError: The batch is malformed; no store was touched.
+            JournalUnavailable: Full, locked past the timeout, read-only, deleted, replaced or
+                closed. Nothing was stored, unless the error says that this is unknown because the
+                answer to the commit was lost: repeat the append.
+            JournalCorrupt: The store is damaged.
+            JournalError: There is no such operation.
+        """
+        batch = Batch.of(entries, expected_seq=expected_seq, epoch=epoch, settled=settled)
+        self._append(batch)
+
+    def claim(self, run: str, operation_id: str, *, owner: str) -> int:
+        """
+        Take an operation over: raise its epoch by one, in one transaction.
+
+        Whoever drove it is fenced from then on. A claim whose answer was lost is simply repeated;
+        an epoch that nobody uses does no harm.
+
+        Args:
+            run: The run.
+            operation_id: The operation, in any state.
+            owner: A token of the controller that drives it from now on.
+
+        Returns:
+            The new epoch.
+
+        Raises:
+            ValueError: The owner is no short printable word; no store was touched.
+            JournalUnavailable: As for `append`.
+            JournalCorrupt: The store is damaged.
+            JournalError: There is no such operation.
+        """
+        try:
+            require_name(owner)
+        except ValueError as error:
+            raise ValueError(f"owner {error}") from error
+        if not _may_exist(run, operation_id):
+            raise unknown_operation(run, operation_id)
+        return self._claim(run, operation_id, owner)
+
+    def read(self, run: str, operation_id: str, *, after_seq: int = 0) -> tuple[Entry, ...]:
+        """
+        Return the entries of an operation, in order.
+
+        Args:
+            run: The run.
+            operation_id: The operation.
+            after_seq: Leave out the entries up to this one.
+
+        Raises:
+            ValueError: `after_seq` is negative or no int.
+            JournalCorrupt: An entry is damaged, missing or too many.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+            JournalError: There is no such operation, or a newer release wrote an entry.
+        """
+        if type(after_seq) is not int or not 0 <= after_seq < 2**63:
+            raise ValueError(f"after_seq must be an int from 0, not {after_seq!r:.100}")
+        if not _may_exist(run, operation_id):
+            raise unknown_operation(run, operation_id)
+        held, rows = self._read(run, operation_id, after_seq)
+        if held is None:
+            raise unknown_operation(run, operation_id)
+        entries = tuple(decode_row(row) for row in rows)
+        check_read(held, entries, after_seq)
+        return entries
+
+    def operation(self, run: str, operation_id: str) -> OperationRow | None:
+        """
+        Return an operation's row; None where there is no such operation.
+
+        Raises:
+            JournalCorrupt: The row is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+        return self._operation(run, operation_id) if _may_exist(run, operation_id) else None
+
+    @abc.abstractmethod
+    def operations(
+        self, run: str | None = None, *, unfinished: bool = False
+    ) -> tuple[OperationRow, ...]:
+        """
+        Return the rows of many operations, by the time at which they were opened.
+
+        Args:
+            run: Only those of this run; None for all runs.
+            unfinished: Only those that have not settled.
+
+        Raises:
+            JournalCorrupt: A row is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of the store; every later call raises JournalUnavailable, but for `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
+        """Store a new operation and its rows, or raise `id_used`."""
+
+    @abc.abstractmethod
+    def _append(self, batch: Batch) -> None:
+        """Store what `remaining` returns, and move the operation's row with it."""
+
+    @abc.abstractmethod
+    def _claim(self, run: str, operation_id: str, owner: str) -> int:
+        """Raise the epoch, or raise `unknown_operation`."""
+
+    @abc.abstractmethod
+    def _operation(self, run: str, operation_id: str) -> OperationRow | None:
+        """Return the operation, or None."""
+
+    @abc.abstractmethod
+    def _read(
+        self, run: str, operation_id: str, after_seq: int
+    ) -> tuple[OperationRow | None, Sequence[Row]]:
+        """Return the operation and its rows after `after_seq`, both of one moment."""
+
+
+def _may_exist(run: str, operation_id: str) -> bool:
+    """Whether an operation can have these ids; no store is asked about others."""
+    try:
+        require_operation_id(run)
+        require_operation_id(operation_id)
+    except (TypeError, ValueError):
+        return False
+    return True

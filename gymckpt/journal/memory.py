@@ -1,0 +1,128 @@
+"""
+`memory://`: a journal for tests, which lasts as long as its `MemoryStore` does.
+
+It keeps encoded rows, as a database would, so that what comes back is what a database gives back.
+A store outlives the journals opened on it: closing one and opening another on the same store is
+what a restarted controller does. It never waits for anything but its own short lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import attrs
+
+from gymckpt.errors import JournalUnavailable
+from gymckpt.journal.base import Batch, Journal, OperationRow
+from gymckpt.journal.entry import Row
+from gymckpt.journal.rules import id_used, remaining, unknown_operation
+
+__all__ = ["MemoryJournal", "MemoryStore"]
+
+_Key = tuple[str, str]
+
+
+class MemoryStore:
+    """What several memory journals share; nothing of it survives the process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.operations: dict[_Key, OperationRow] = {}
+        self.rows: dict[_Key, list[Row]] = {}
+
+
+class MemoryJournal(Journal):
+    """A journal in this process's memory."""
+
+    url = "memory://"
+    blocks = False
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        """
+        Open a journal.
+
+        Args:
+            store: Where the entries are; None for an empty one of its own.
+        """
+        self._store = MemoryStore() if store is None else store
+        self._closed = False
+
+    @property
+    def store(self) -> MemoryStore:
+        """What another journal can be opened on, also after this one was closed."""
+        return self._store
+
+    def operations(
+        self, run: str | None = None, *, unfinished: bool = False
+    ) -> tuple[OperationRow, ...]:
+        """Return the rows of many operations, by the time at which they were opened."""
+        self._require_open()
+        with self._store.lock:
+            held = tuple(self._store.operations.values())
+        chosen = (
+            row
+            for row in held
+            if (run is None or row.run == run) and not (unfinished and row.settled)
+        )
+        return tuple(sorted(chosen, key=lambda row: (row.opened_ts, row.run, row.operation_id)))
+
+    def close(self) -> None:
+        """Refuse every later call; the store keeps its entries."""
+        self._closed = True
+
+    def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
+        self._require_open()
+        key = (operation.run, operation.operation_id)
+        with self._store.lock:
+            held = self._store.operations.get(key)
+            if held is not None:
+                raise id_used(held)
+            self._store.rows[key] = list(rows)
+            self._store.operations[key] = operation
+
+    def _append(self, batch: Batch) -> None:
+        self._require_open()
+        key = (batch.run, batch.operation_id)
+        with self._store.lock:
+            held = self._store.operations.get(key)
+            stored = self._store.rows.get(key, [])
+            rows = remaining(batch, held, lambda: stored[batch.expected_seq : batch.last_seq])
+            if held is None or not rows:
+                return
+            moved = attrs.evolve(
+                held,
+                state=batch.state or held.state,
+                settled=batch.settled or held.settled,
+                last_seq=batch.last_seq,
+                updated_ts=batch.updated_ts,
+            )
+            stored.extend(rows)
+            self._store.operations[key] = moved
+
+    def _claim(self, run: str, operation_id: str, owner: str) -> int:
+        self._require_open()
+        with self._store.lock:
+            held = self._store.operations.get((run, operation_id))
+            if held is None:
+                raise unknown_operation(run, operation_id)
+            claimed = attrs.evolve(held, epoch=held.epoch + 1, owner=owner)
+            self._store.operations[run, operation_id] = claimed
+            return claimed.epoch
+
+    def _operation(self, run: str, operation_id: str) -> OperationRow | None:
+        self._require_open()
+        with self._store.lock:
+            return self._store.operations.get((run, operation_id))
+
+    def _read(
+        self, run: str, operation_id: str, after_seq: int
+    ) -> tuple[OperationRow | None, Sequence[Row]]:
+        self._require_open()
+        with self._store.lock:
+            rows = self._store.rows.get((run, operation_id), [])
+            return self._store.operations.get((run, operation_id)), tuple(rows[after_seq:])
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise JournalUnavailable(f"the journal {self.url} is closed; open it again")

@@ -1,0 +1,309 @@
+"""
+The rules that every journal keeps, as data and pure functions; no store is touched here.
+
+What an operation is, what a batch is, which entry may follow which, and what an append comes to
+when the journal has moved: decided once, so that no two stores can differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from gymckpt.core.entry import Entry
+from gymckpt.episodes import require_operation_id
+from gymckpt.errors import Fenced, JournalConflict, JournalCorrupt, JournalError, OperationIdUsed
+from gymckpt.journal.entry import Row, encode_row, require_count, require_name, require_seconds
+
+__all__ = [
+    "Batch",
+    "Opening",
+    "OperationRow",
+    "break_after",
+    "check_read",
+    "encoded",
+    "id_used",
+    "operation_from",
+    "remaining",
+    "unknown_operation",
+]
+
+
+def _checked(require: Callable[[object], Any]) -> Any:
+    """Return an attrs field whose value `require` accepts; the error names the field."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        try:
+            require(value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"field {attribute.name}: {error}") from error
+
+    return attrs.field(validator=check)
+
+
+@attrs.frozen(kw_only=True)
+class Opening:
+    """
+    What an operation is, said once when it is opened.
+
+    Raises:
+        TypeError: An id is no string.
+        ValueError: A field breaks its rule.
+    """
+
+    run: str = _checked(require_operation_id)
+    """The training run; ids of different runs never collide."""
+    operation_id: str = _checked(require_operation_id)
+    """Used once in its run and never again."""
+    chart: str = _checked(require_name)
+    """The name of the chart that it is a run of."""
+    chart_version: int = _checked(require_count)
+    """The version of that chart, by which its entries must be replayed."""
+
+
+@attrs.frozen(kw_only=True)
+class OperationRow:
+    """
+    One operation as a journal lists it; everything but the owner follows from its entries.
+
+    Raises:
+        TypeError: An id is no string, or `settled` no bool.
+        ValueError: A field breaks its rule.
+    """
+
+    run: str = _checked(require_operation_id)
+    operation_id: str = _checked(require_operation_id)
+    chart: str = _checked(require_name)
+    chart_version: int = _checked(require_count)
+    state: str = _checked(require_name)
+    """Where the last entry of the operation itself (not of a call) led."""
+    settled: bool = attrs.field(validator=attrs.validators.instance_of(bool))
+    """Whether a final state was reached; never taken back."""
+    epoch: int = _checked(require_count)
+    """Which incarnation of a controller drives it: 1, plus one for every claim."""
+    owner: str = _checked(require_name)
+    """A token of that controller, for people."""
+    last_seq: int = _checked(require_count)
+    opened_ts: float = _checked(require_seconds)
+    """The wall time of the first entry."""
+    updated_ts: float = _checked(require_seconds)
+    """The wall time of the last entry."""
+
+
+@attrs.frozen(kw_only=True)
+class Batch:
+    """Entries that were checked and encoded, with what a store must do about them."""
+
+    run: str
+    operation_id: str
+    expected_seq: int
+    """After which entry they belong."""
+    epoch: int
+    rows: tuple[Row, ...]
+    state: str | None
+    """Where the operation itself goes with them; None where only its calls moved."""
+    settled: bool
+    updated_ts: float
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the last entry."""
+        return self.expected_seq + len(self.rows)
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool) -> Batch:
+        """
+        Check and encode a batch.
+
+        Raises:
+            ValueError: It is malformed; the message names the entry and the field.
+        """
+        for name, value in (("expected_seq", expected_seq), ("epoch", epoch)):
+            try:
+                require_count(value)
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from error
+        if type(settled) is not bool:
+            raise ValueError(f"settled must be a bool, not {settled!r:.100}")
+        if not entries:
+            raise ValueError(f"nothing to append after entry {expected_seq}: the batch is empty")
+        rows = encoded(entries)
+        first, state = entries[0], None
+        for seq, entry in enumerate(entries, expected_seq + 1):
+            if (entry.run, entry.operation_id) != (first.run, first.operation_id):
+                raise ValueError(
+                    f"a batch is of one operation, not of {first.operation_id!r} of run "
+                    f"{first.run!r} and {entry.operation_id!r} of run {entry.run!r}"
+                )
+            if entry.seq != seq or entry.epoch != epoch:
+                raise ValueError(
+                    f"operation {entry.operation_id!r}: entry {entry.seq} of epoch {entry.epoch} "
+                    f"stands where entry {seq} of epoch {epoch} belongs"
+                )
+            state = state if entry.instance is not None else entry.dest
+        return cls(
+            run=first.run,
+            operation_id=first.operation_id,
+            expected_seq=expected_seq,
+            epoch=epoch,
+            rows=rows,
+            state=state,
+            settled=settled,
+            updated_ts=float(entries[-1].ts),
+        )
+
+
+# --- rules that all stores share ----------------------------------------------------------------
+
+
+def encoded(entries: Sequence[Entry]) -> tuple[Row, ...]:
+    """Return the rows of entries, or raise ValueError naming the entry and the field."""
+    return tuple(encode_row(entry) for entry in entries)
+
+
+def break_after(previous: Entry | None, entry: Entry) -> str:
+    """
+    Say why `entry` cannot follow `previous` in one operation; empty where it can.
+
+    Args:
+        previous: The entry before it; None where `entry` is to be the first.
+        entry: The entry.
+    """
+    if previous is None:
+        opens = entry.seq == 1 and entry.instance is None and not entry.source
+        return "" if opens else "the first entry does not open it (seq 1, no instance, source '')"
+    if (entry.run, entry.operation_id) != (previous.run, previous.operation_id):
+        return (
+            f"entry {entry.seq} is of operation {entry.operation_id!r:.150} of run "
+            f"{entry.run!r:.150}, the one before it of {previous.operation_id!r:.150} of run "
+            f"{previous.run!r:.150}"
+        )
+    if entry.seq != previous.seq + 1:
+        return f"entry {entry.seq} follows entry {previous.seq}"
+    if entry.epoch < previous.epoch:
+        return f"entry {entry.seq} has epoch {entry.epoch}, the one before it {previous.epoch}"
+    return ""
+
+
+def operation_from(
+    opening: Opening, entries: Sequence[Entry], *, epoch: int, owner: str, settled: bool
+) -> OperationRow:
+    """
+    Return the row of an operation that has these entries.
+
+    Args:
+        opening: What it is.
+        entries: All its entries, from seq 1.
+        epoch: Which epoch drives it.
+        owner: Who drives it.
+        settled: Whether it has reached a final state.
+
+    Raises:
+        ValueError: The entries are none, are of another operation, are no gapless sequence, or
+            one has a later epoch; or another argument breaks its rule.
+    """
+    if not entries:
+        raise ValueError(f"operation {opening.operation_id!r} needs at least one entry")
+    previous: Entry | None = None
+    state = ""
+    for entry in entries:
+        broken = break_after(previous, entry)
+        if broken:
+            raise ValueError(f"operation {opening.operation_id!r}: {broken}")
+        previous, state = entry, state if entry.instance is not None else entry.dest
+    first, last = entries[0], entries[-1]
+    if (first.run, first.operation_id) != (opening.run, opening.operation_id):
+        raise ValueError(
+            f"the entries are of operation {first.operation_id!r:.150} of run {first.run!r:.150}, "
+            f"not of {opening.operation_id!r} of run {opening.run!r}"
+        )
+    if last.epoch > epoch:
+        raise ValueError(f"entry {last.seq} has epoch {last.epoch}, the operation {epoch}")
+    return OperationRow(
+        **attrs.asdict(opening),
+        state=state,
+        settled=settled,
+        epoch=epoch,
+        owner=owner,
+        last_seq=last.seq,
+        opened_ts=first.ts,
+        updated_ts=last.ts,
+    )
+
+
+def check_read(held: OperationRow, entries: Sequence[Entry], after_seq: int) -> None:
+    """
+    Raise JournalCorrupt unless the entries are what the operation's row says.
+
+    Args:
+        held: The row, read in one moment with the entries.
+        entries: What is stored after `after_seq`.
+        after_seq: Where the reading began.
+    """
+    what = f"operation {held.operation_id!r} of run {held.run!r}"
+    expected = max(held.last_seq - after_seq, 0)
+    if len(entries) != expected:
+        raise JournalCorrupt(
+            f"{what}: {len(entries)} entries are stored after entry {after_seq}, not {expected}"
+        )
+    previous: Entry | None = None
+    for entry in entries:
+        broken = break_after(previous, entry) if previous or not after_seq else ""
+        if broken:
+            raise JournalCorrupt(f"{what}: {broken}")
+        previous = entry
+    if previous is not None and (previous.seq, previous.ts) != (held.last_seq, held.updated_ts):
+        raise JournalCorrupt(f"{what}: its last entry is {previous.seq}, not {held.last_seq}")
+    if previous is not None and previous.epoch > held.epoch:
+        raise JournalCorrupt(f"{what}: an entry has epoch {previous.epoch} > {held.epoch}")
+
+
+def remaining(
+    batch: Batch, held: OperationRow | None, stored: Callable[[], Sequence[Row]]
+) -> tuple[Row, ...]:
+    """
+    Return the rows of a batch that are still to be stored; none where all have landed before.
+
+    Args:
+        batch: What is to be appended.
+        held: The operation as it is stored, read in the same transaction.
+        stored: Reads the stored rows after `batch.expected_seq` up to `batch.last_seq`; called
+            only where the journal goes on after `batch.expected_seq`.
+
+    Raises:
+        Fenced: Another epoch holds the operation.
+        JournalConflict: The journal ends elsewhere, or goes on with other entries.
+        JournalError: There is no such operation.
+    """
+    if held is None:
+        raise unknown_operation(batch.run, batch.operation_id)
+    if held.epoch != batch.epoch:
+        raise Fenced(batch.operation_id, batch.epoch, held.epoch, held.owner)
+    if held.last_seq == batch.expected_seq:
+        return batch.rows
+    if held.last_seq < batch.expected_seq:
+        raise JournalConflict(batch.operation_id, batch.expected_seq, held.last_seq)
+    landed = tuple(stored())
+    count = min(held.last_seq, batch.last_seq) - batch.expected_seq
+    if len(landed) != count or landed != batch.rows[:count]:
+        raise JournalConflict(batch.operation_id, batch.expected_seq, held.last_seq)
+    return batch.rows[count:]
+
+
+def unknown_operation(run: str, operation_id: str) -> JournalError:
+    """Return the error about an operation that the journal does not hold."""
+    return JournalError(
+        f"the journal holds no operation {operation_id!r:.150} of run {run!r:.150}; "
+        "open it first, or look in the journal and the run in which it was opened"
+    )
+
+
+def id_used(held: OperationRow) -> OperationIdUsed:
+    """Return the error about an id that was used before."""
+    return OperationIdUsed(
+        f"operation id {held.operation_id!r} was used before in run {held.run!r} (chart "
+        f"{held.chart}, state {held.state!r}, epoch {held.epoch}); take a new id, none is ever "
+        "used twice"
+    )

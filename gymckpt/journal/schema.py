@@ -1,0 +1,101 @@
+"""
+The tables of a journal in a database, and the numbered steps that lead to them.
+
+Three tables: `operations` has one row per operation, `entries` one per entry under the tags of
+`gymckpt.journal.entry`, `meta` one row with the schema version, which is the number of migrations
+that have run. A step that a release has shipped is never changed: whatever differs is a new step.
+This module knows no particular database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKeyConstraint,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    insert,
+    update,
+)
+from sqlalchemy.types import TypeEngine
+
+from gymckpt.journal.entry import TAGS
+
+__all__ = ["MIGRATIONS", "Migration", "entries", "meta", "migrate", "operations"]
+
+Migration = Callable[[Connection], None]
+"""One step from a schema version to the next, inside a transaction that its caller commits."""
+
+_TABLES = MetaData()
+
+meta = Table("meta", _TABLES, Column("schema_version", Integer, nullable=False))
+
+operations = Table(
+    "operations",
+    _TABLES,
+    Column("run", Text, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("chart", Text, nullable=False),
+    Column("chart_version", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("settled", Boolean, nullable=False),
+    Column("ep", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("opened_ts", Double, nullable=False),
+    Column("updated_ts", Double, nullable=False),
+    PrimaryKeyConstraint("run", "op"),
+)
+
+_TYPES: dict[str, type[TypeEngine[Any]]] = {
+    "v": Integer,
+    "seq": BigInteger,
+    "ep": BigInteger,
+    "ts": Double,
+    "at": Double,
+    "ask": BigInteger,
+}
+"""Tags whose column is no text."""
+
+_MAY_BE_NULL = frozenset({"inst", "call", "ask"})
+
+entries = Table(
+    "entries",
+    _TABLES,
+    *(Column(tag, _TYPES.get(tag, Text), nullable=tag in _MAY_BE_NULL) for tag in TAGS),
+    PrimaryKeyConstraint("run", "op", "seq"),
+    ForeignKeyConstraint(["run", "op"], ["operations.run", "operations.op"]),
+)
+
+
+def _create_tables(connection: Connection) -> None:
+    _TABLES.create_all(connection, checkfirst=False)
+    connection.execute(insert(meta).values(schema_version=1))
+
+
+MIGRATIONS: Sequence[Migration] = (_create_tables,)
+"""Step n leads from version n - 1 to version n."""
+
+
+def migrate(connection: Connection, version: int, migrations: Sequence[Migration]) -> None:
+    """
+    Run the steps that a journal lacks, inside one transaction.
+
+    Args:
+        connection: In a transaction that excludes other writers; the caller commits it.
+        version: The journal's present version, read in that transaction; 0 for an empty one.
+        migrations: All steps.
+    """
+    for number, step in enumerate(migrations[version:], version + 1):
+        step(connection)
+        connection.execute(update(meta).values(schema_version=number))

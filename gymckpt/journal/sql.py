@@ -1,0 +1,202 @@
+"""
+A journal in a database, through SQLAlchemy Core.
+
+`SqlJournal` holds every statement and is the same for all databases. What differs between them is
+a `SqlStore`: how transactions begin and end, how rows are inserted in bulk, what an error means.
+A store's `writing` excludes other writers of the same operation until it ends; `reading` sees one
+moment. Both end in one of the journal's own errors, never in the driver's.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, insert, select, update
+
+from gymckpt.errors import JournalCorrupt, text_of
+from gymckpt.journal.base import Batch, Journal, OperationRow
+from gymckpt.journal.entry import Row
+from gymckpt.journal.rules import id_used, remaining, unknown_operation
+from gymckpt.journal.schema import entries, operations
+
+__all__ = ["SqlJournal", "SqlStore"]
+
+
+class SqlStore(abc.ABC):
+    """One database, as the journal uses it; thread-safe."""
+
+    url: str
+    """What opens the same database again."""
+
+    @abc.abstractmethod
+    def writing(self) -> AbstractContextManager[Connection]:
+        """
+        Return a transaction that is committed when its body ends well.
+
+        Raises:
+            JournalError: Whatever went wrong, also in the body and in the commit.
+        """
+
+    @abc.abstractmethod
+    def reading(self) -> AbstractContextManager[Connection]:
+        """
+        Return a transaction whose statements all see the same moment.
+
+        Raises:
+            JournalError: Whatever went wrong, also in the body.
+        """
+
+    @abc.abstractmethod
+    def insert_rows(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Insert entries in bulk, straight through the driver, inside `writing`."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of every connection; what comes later raises JournalUnavailable."""
+
+
+_OPERATION = select(operations).where(
+    operations.c.run == bindparam("of_run"), operations.c.op == bindparam("of_op")
+)
+_HELD = _OPERATION.with_for_update()
+"""The same row, kept from other writers by databases that lock rows."""
+
+_MOVE = update(operations).where(
+    operations.c.run == bindparam("of_run"), operations.c.op == bindparam("of_op")
+)
+
+_ENTRIES = (
+    select(entries)
+    .where(
+        entries.c.run == bindparam("of_run"),
+        entries.c.op == bindparam("of_op"),
+        entries.c.seq > bindparam("after_seq"),
+    )
+    .order_by(entries.c.seq)
+)
+_LANDED = _ENTRIES.where(entries.c.seq <= bindparam("last_seq"))
+
+
+class SqlJournal(Journal):
+    """A journal in a database."""
+
+    blocks = True
+
+    def __init__(self, store: SqlStore) -> None:
+        """
+        Take a database over.
+
+        Args:
+            store: The database, with its tables; `close` closes it.
+        """
+        self.url = store.url
+        self._store = store
+
+    def operations(
+        self, run: str | None = None, *, unfinished: bool = False
+    ) -> tuple[OperationRow, ...]:
+        """Return the rows of many operations, by the time at which they were opened."""
+        chosen = select(operations)
+        if run is not None:
+            chosen = chosen.where(operations.c.run == run)
+        if unfinished:
+            chosen = chosen.where(operations.c.settled.is_(False))
+        with self._store.reading() as connection:
+            found = connection.execute(chosen).mappings().all()
+        rows = (_operation(row) for row in found)
+        return tuple(sorted(rows, key=lambda row: (row.opened_ts, row.run, row.operation_id)))
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._store.close()
+
+    def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
+        with self._store.writing() as connection:
+            held = _find(connection, _HELD, operation.run, operation.operation_id)
+            if held is not None:
+                raise id_used(held)
+            connection.execute(insert(operations), _columns(operation))
+            self._store.insert_rows(connection, rows)
+
+    def _append(self, batch: Batch) -> None:
+        keys = {"of_run": batch.run, "of_op": batch.operation_id}
+        span = {"after_seq": batch.expected_seq, "last_seq": batch.last_seq}
+        with self._store.writing() as connection:
+            held = _find(connection, _HELD, batch.run, batch.operation_id)
+            rows = remaining(
+                batch,
+                held,
+                lambda: [tuple(row) for row in connection.execute(_LANDED, keys | span)],
+            )
+            if held is None or not rows:
+                return
+            self._store.insert_rows(connection, rows)
+            moved = {
+                "state": batch.state or held.state,
+                "settled": batch.settled or held.settled,
+                "last_seq": batch.last_seq,
+                "updated_ts": batch.updated_ts,
+            }
+            connection.execute(_MOVE, keys | moved)
+
+    def _claim(self, run: str, operation_id: str, owner: str) -> int:
+        keys = {"of_run": run, "of_op": operation_id}
+        with self._store.writing() as connection:
+            held = _find(connection, _HELD, run, operation_id)
+            if held is None:
+                raise unknown_operation(run, operation_id)
+            connection.execute(_MOVE, keys | {"ep": held.epoch + 1, "owner": owner})
+            return held.epoch + 1
+
+    def _operation(self, run: str, operation_id: str) -> OperationRow | None:
+        with self._store.reading() as connection:
+            return _find(connection, _OPERATION, run, operation_id)
+
+    def _read(
+        self, run: str, operation_id: str, after_seq: int
+    ) -> tuple[OperationRow | None, Sequence[Row]]:
+        keys = {"of_run": run, "of_op": operation_id}
+        with self._store.reading() as connection:
+            held = _find(connection, _OPERATION, run, operation_id)
+            found = connection.execute(_ENTRIES, keys | {"after_seq": after_seq}).all()
+        return held, [tuple(row) for row in found]
+
+
+def _find(
+    connection: Connection, statement: Select[*tuple[Any, ...]], run: str, operation_id: str
+) -> OperationRow | None:
+    keys = {"of_run": run, "of_op": operation_id}
+    found = connection.execute(statement, keys).mappings().one_or_none()
+    return None if found is None else _operation(found)
+
+
+def _operation(row: Mapping[Any, Any]) -> OperationRow:
+    """Return the operation that a row of the table holds, or raise JournalCorrupt."""
+    values: dict[str, Any] = dict(row)
+    values["operation_id"], values["epoch"] = values.pop("op"), values.pop("ep")
+    try:
+        return OperationRow(**values)
+    except (TypeError, ValueError) as error:
+        raise JournalCorrupt(
+            f"operation {text_of(values['operation_id'])[:150]!r} of run "
+            f"{text_of(values['run'])[:150]!r}: its row is damaged: {text_of(error)[:300]}"
+        ) from error
+
+
+def _columns(operation: OperationRow) -> dict[str, object]:
+    return {
+        "run": operation.run,
+        "op": operation.operation_id,
+        "chart": operation.chart,
+        "chart_version": operation.chart_version,
+        "state": operation.state,
+        "settled": operation.settled,
+        "ep": operation.epoch,
+        "owner": operation.owner,
+        "last_seq": operation.last_seq,
+        "opened_ts": operation.opened_ts,
+        "updated_ts": operation.updated_ts,
+    }
