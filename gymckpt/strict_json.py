@@ -141,7 +141,6 @@ def require_list(value: object, path: str) -> list[Any]:
     Raises:
         ValueError: It is something else.
     """
-    given: Any = value
-    if not isinstance(given, list):
-        raise ValueError(f"{path}: must be a list, not {show(given)}")  # noqa: TRY004 - a file
-    return given
+    if not isinstance(value, list):
+        raise ValueError(f"{path}: must be a list, not {show(value)}")  # noqa: TRY004 - a file
+    return cast("list[Any]", cast("object", value))
