@@ -79,7 +79,12 @@ def check_chart(chart: Chart) -> tuple[str, ...]:
     Args:
         chart: Any chart, also one that could never be fired.
     """
-    return tuple(problem for check in _CHECKS for problem in check(chart))
+    misnamed = tuple(
+        f"{path_to('states', key)}: the state in it is called {state.name!r:.100}"
+        for key, state in chart.states.items()
+        if state.name != key
+    )
+    return misnamed or tuple(problem for check in _CHECKS for problem in check(chart))
 
 
 def path_to(*keys: str | int) -> str:
@@ -123,9 +128,6 @@ def _check_names(chart: Chart) -> Iterator[str]:
                 f"{path}: {name!r:.100} is no name; a name is a lower-case letter and then "
                 "lower-case letters, digits and '_'"
             )
-    for key, state in chart.states.items():
-        if state.name != key:
-            yield f"{path_to('states', key)}: the state in it is called {state.name!r:.100}"
     if chart.version < 1:
         yield f"version: {chart.version} is no version; the first one is 1"
 

@@ -1,0 +1,195 @@
+"""Charts are found in a wheel and in a tree, and every wrong file is a ChartError with a path."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import gymckpt
+from gymckpt.chart import chart_names, load_chart, load_chart_file, parse_chart
+from gymckpt.chart import load as load_module
+from gymckpt.errors import ChartError
+from tests.chart.samples import OPERATION, PARTICIPANT, broken
+
+SHIPPED = Path(gymckpt.__file__).parent.parent / "statecharts"
+
+
+def refused(text: str) -> list[str]:
+    """Return the lines of the error that a text is refused with."""
+    with pytest.raises(ChartError) as caught:
+        parse_chart(text, "x.toml")
+    return str(caught.value).splitlines()
+
+
+def test_names_are_those_of_the_files() -> None:
+    """The five charts of the design are shipped, and nothing else is."""
+    assert chart_names() == ("call", "checkpoint", "participant", "restore", "sweep")
+
+
+def test_loading_twice_gives_one_object() -> None:
+    """A shipped chart is read once per process."""
+    assert load_chart("call") is load_chart("call")
+
+
+def test_unknown_chart_is_refused_with_a_hint() -> None:
+    """A misspelt chart name is answered with the one that was meant."""
+    with pytest.raises(ChartError, match="no chart 'chekpoint'; did you mean 'checkpoint'"):
+        load_chart("chekpoint")
+
+
+@pytest.mark.parametrize("name", ["../pyproject", "/etc/passwd", "", "call.toml"])
+def test_names_are_not_paths(name: str) -> None:
+    """Only the name of a shipped chart opens a file."""
+    with pytest.raises(ChartError, match="there is no chart"):
+        load_chart(name)
+
+
+def test_file_equals_shipped_chart() -> None:
+    """Reading a shipped chart by its path gives an equal chart, with an equal hash."""
+    chart = load_chart_file(SHIPPED / "checkpoint.toml")
+    assert chart == load_chart("checkpoint")
+    assert hash(chart) == hash(load_chart("checkpoint"))
+
+
+def test_charts_cannot_be_changed() -> None:
+    """No table of a shared chart takes an assignment."""
+    chart = load_chart("call")
+    with pytest.raises(TypeError):
+        chart.states["idle"] = chart.states["asked"]  # type: ignore[index]
+    with pytest.raises(TypeError):
+        chart.states["idle"].on["ask"] = ()  # type: ignore[index]
+
+
+def test_wheel_and_tree_are_both_found(tmp_path: Path) -> None:
+    """Charts inside the package come first, those beside it second; without both, that is said."""
+    package = tmp_path / "package"
+    package.mkdir()
+    with pytest.raises(ChartError, match="installed without its charts"):
+        load_module._shipped(package)
+    shutil.copytree(SHIPPED, tmp_path / "statecharts")
+    assert load_module._shipped(package) == tmp_path / "statecharts"
+    shutil.copytree(SHIPPED, package / "statecharts")
+    assert load_module._shipped(package) == package / "statecharts"
+
+
+def test_missing_file_is_a_chart_error(tmp_path: Path) -> None:
+    """A path without a file is refused with the path."""
+    with pytest.raises(ChartError, match=r"none\.toml: cannot be read as a chart"):
+        load_chart_file(tmp_path / "none.toml")
+
+
+def test_other_encoding_is_a_chart_error(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is refused as one."""
+    path = tmp_path / "latin.toml"
+    path.write_bytes("name = 'é'".encode("latin-1"))
+    with pytest.raises(ChartError, match=r"latin\.toml: cannot be read as a chart"):
+        load_chart_file(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["name = ", "name = 1\nname = 2", "x = " + "[" * 10_000, "x = " + "9" * 5_000]
+)
+def test_what_is_not_toml_says_so(text: str) -> None:
+    """Bad syntax, double keys, absurd nesting and absurd numbers are one line each."""
+    (line,) = refused(text)
+    assert line.startswith("x.toml: is not TOML: ")
+
+
+def test_empty_file_names_every_missing_key() -> None:
+    """An empty text lacks each key that has no default."""
+    missing = ("name", "version", "scope", "means", "initial", "triggers", "states")
+    assert refused("") == [f"x.toml: {key}: is missing" for key in missing]
+
+
+SHAPES = [
+    ("version = 1", "version = true", "version: must be an integer, not a boolean: True"),
+    ("version = 1", "version = 1.0", "version: must be an integer, not a float: 1.0"),
+    ("version = 1", "version = 1979-05-27", "version: must be an integer, not a date or time"),
+    ('initial = "open"', "initial = 7", "initial: must be a string, not an integer: 7"),
+    ('scope = "operation"', 'scope = "oper"', "scope: 'oper' is not one of operation, call"),
+    ('scope = "operation"', "scope = 1", "scope: must be a string, not an integer: 1"),
+    ("final = true", "final = 1", "states.over.final: must be a boolean, not an integer: 1"),
+    ('budget = "prepare"', 'budget = "preparation"', "states.asking.budget: 'preparation' is not"),
+    (
+        'when.all_answered = "all_answered"',
+        'when.all_answred = "all_answered"',
+        "states.asking.when.all_answred: 'all_answred' is not one of",
+    ),
+    (
+        'on.run = "asking"',
+        "on.run = 1",
+        "states.open.on.run: must be a state or an array of tables",
+    ),
+    (
+        'on.run = "asking"',
+        'on.run = ["asking"]',
+        "states.open.on.run[0]: must be a table, not a str",
+    ),
+    (
+        'on.run = "asking"',
+        'on.run = [{ to = "asking", gard = "x" }]',
+        "states.open.on.run[0].gard: is an unknown key; did you mean 'guard'?",
+    ),
+    ('on.run = "asking"', "on.run = [{}]", "states.open.on.run[0].to: is missing"),
+    (
+        'call = "prepare"',
+        'cal = "prepare"',
+        "states.asking.cal: is an unknown key; did you mean 'call'?",
+    ),
+    (
+        'call = "prepare"',
+        'name = "prepare"',
+        "states.asking.name: is an unknown key; known: means, final, call",
+    ),
+    ("[states.open]\n", '[states.open]\n"a b" = 1\n', "states.open.'a b': is an unknown key"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), SHAPES, ids=[row[2] for row in SHAPES])
+def test_wrong_shape_is_named(old: str, new: str, expected: str) -> None:
+    """A value of another type, an unknown word and an unknown key are said with their path."""
+    found = refused(broken(OPERATION, old, new))
+    assert [line for line in found if line.startswith(f"x.toml: {expected}")], found
+
+
+@pytest.mark.parametrize("key", ["states", "triggers", "guards"])
+def test_tables_must_be_tables(key: str) -> None:
+    """A list where a table belongs is refused as that."""
+    head = PARTICIPANT.split("[triggers]")[0]
+    found = refused(f"{head}{key} = []\n")
+    assert f"x.toml: {key}: must be a table, not an array: []" in found
+
+
+def test_state_must_be_a_table() -> None:
+    """A state that is a string is refused with its path."""
+    head = PARTICIPANT.split("[triggers]")[0]
+    found = refused(f'{head}states.shut = "shut"\n')
+    assert "x.toml: states.shut: must be a table, not a string: 'shut'" in found
+
+
+def test_name_of_a_state_cannot_be_smuggled_in() -> None:
+    """The key under which a state's name is structured is of no use in a file."""
+    found = refused(broken(OPERATION, "[states.over]\n", '[states.over]\n"[name]" = "end"\n'))
+    assert found == ["x.toml: states.over: the state in it is called 'end'"]
+
+
+def test_shape_problems_are_reported_together() -> None:
+    """Two wrong values in two states are two lines of one error."""
+    text = broken(OPERATION, "final = true", "final = 1")
+    text = broken(text, "renews = true", 'renews = "yes"')
+    assert [line.split(": ")[1] for line in refused(text)] == [
+        "states.holding.renews",
+        "states.over.final",
+    ]
+
+
+def test_error_is_bounded() -> None:
+    """A file with thousands of faults is refused with a count, not with thousands of lines."""
+    extra = "".join(f'bad{index} = "{"x" * 3_000}"\n' for index in range(1_000))
+    found = refused(f"{OPERATION}\n[{'y' * 3_000}]\n[more]\n{extra}")
+    assert len(found) <= load_module.PROBLEMS_SHOWN_MAX + 1
+    many = "".join(f'[states.S{index}]\nmeans = "x"\n' for index in range(1_000))
+    found = refused(f"{OPERATION}\n{many}")
+    assert len(found) == load_module.PROBLEMS_SHOWN_MAX + 1
+    assert found[-1].endswith("more problems")
+    assert max(map(len, found)) < 3_000
