@@ -6,6 +6,7 @@ A rollout is in one instance, with one attempt, either continued or restarted (D
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def require_topology(named: Collection[str], live: Collection[str], what: str) -
 
 
 def require_inventory(
-    raw: object, live: Collection[str], what: str, *, whole: bool
+    raw: object, live: Collection[str], what: str, *, whole: bool, repeats: bool = False
 ) -> dict[str, tuple[EnvironmentEpisode, ...]]:
     """
     Copy and check an inventory.
@@ -50,6 +51,7 @@ def require_inventory(
         live: The instance ids that this coordinator drives.
         what: What it is, for the error.
         whole: Whether every live instance must be named; unknown ones are always refused.
+        repeats: Whether an episode may be named more than once.
 
     Raises:
         TypeError: It is no mapping, or holds something that is no episode.
@@ -65,10 +67,9 @@ def require_inventory(
         if instance in given
     }
     for instance, episodes in inventory.items():
-        if len(set(episodes)) != len(episodes):
-            seen: set[EnvironmentEpisode] = set()
-            twice = [e.capture_key for e in episodes if e in seen or seen.add(e)]  # type: ignore[func-returns-value]
-            raise ValueError(f"{what}[{instance!r}] names episodes twice: {sample(twice)}")
+        twice = [key for key, count in Counter(episodes).items() if count > 1]
+        if twice and not repeats:
+            raise ValueError(f"{what}[{instance!r}] names {len(twice)} episode(s) twice: {sample(twice)}")
     return inventory
 
 

@@ -1,0 +1,267 @@
+"""
+The calls of the three operation charts: their arguments, and what their replies must be.
+
+Names and arguments are those that environment deployments offer (protocol facts, 3). Each class
+here is the `Wire` of one chart: it keeps the validated replies for the verb's result, and the
+journal gets only counts and samples of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.errors import GymCheckpointNotReady
+from gymckpt.topology import Inventory
+from gymckpt.manifest import (
+    GYM_CHECKPOINT_SCHEMA_VERSION,
+    GymCheckpointManifest,
+    ManifestPublication,
+)
+from gymckpt.replies import (
+    GymCheckpointCommitSummary,
+    GymCheckpointPrepareSummary,
+    require_commit_summary,
+    require_prepare_summary,
+    staging_keys_of,
+)
+from gymckpt.runtime.wire import Judgement, Message
+
+__all__ = ["CheckpointCalls", "GymCheckpointCommitResult", "Offer", "RestoreCalls", "SweepCalls"]
+
+SAMPLE_MAX = 5
+ANSWERED = Judgement(outcome="answered")
+
+
+@attrs.frozen
+class GymCheckpointCommitResult:
+    """Outer manifest plus each Gym actor's validated commit summary."""
+
+    manifest: GymCheckpointManifest
+    instances: dict[str, GymCheckpointCommitSummary]
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """What a commit was asked to save."""
+
+    root: str
+    """The unpublished snapshot's directory, as instances are told."""
+    episodes: Inventory
+    restarts: Inventory
+
+
+def _method(call: str) -> str:
+    return f"checkpoint_{call}"
+
+
+def _plain(call: str, wire_id: str, deadline_ts: float) -> Message:
+    """A call that carries nothing but the id and the deadline: prepare, renew, resume."""
+    return Message(method=_method(call), args=(wire_id,), kwargs={"deadline_ts": deadline_ts})
+
+
+def _listed(
+    call: str, wire_id: str, deadline_ts: float, listed: tuple[Any, ...]
+) -> Message:
+    """A call about some episodes or rollouts: retire, forget."""
+    kwargs = {"deadline_ts": deadline_ts}
+    return Message(method=_method(call), args=(wire_id, listed), kwargs=kwargs)
+
+
+class NoManifest:
+    """The part of a wire that an operation without an outer manifest leaves empty."""
+
+    def publish(self) -> Callable[[], Mapping[str, Any]]:
+        """Return a job that does nothing."""
+        return dict
+
+    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:  # noqa: ARG002
+        """Return a job that does nothing."""
+        return dict
+
+
+class CheckpointCalls:
+    """Prepare, renew, commit and resume of one checkpoint, and its manifest."""
+
+    def __init__(self, checkpoint_id: str, instances: Iterable[str]) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.instances = tuple(instances)
+        self.prepared: dict[str, GymCheckpointPrepareSummary] = {}
+        self.offer: Offer | None = None
+        self.committed: dict[str, GymCheckpointCommitSummary] = {}
+        self.manifest: GymCheckpointManifest | None = None
+        self._publication: ManifestPublication | None = None
+
+    @property
+    def restarts(self) -> dict[str, frozenset[EnvironmentEpisode]]:
+        """Instance to the episodes that it reported as starting over."""
+        return {
+            instance: frozenset(self.prepared[instance].restarts) for instance in self.instances
+        }
+
+    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+        """Return one call as it leaves."""
+        if call != "commit":
+            return _plain(call, self.checkpoint_id, deadline_ts)
+        offer = self.required_offer
+        return Message(
+            method=_method(call),
+            args=(self.checkpoint_id, offer.root, offer.episodes[instance]),
+            kwargs={"deadline_ts": deadline_ts},
+        )
+
+    @property
+    def required_offer(self) -> Offer:
+        """What the commit was asked to save; asking before there is one is a defect."""
+        if self.offer is None:
+            raise RuntimeError(f"checkpoint {self.checkpoint_id!r} commits without an offer")
+        return self.offer
+
+    def judge(self, call: str, instance: str, reply: object) -> Judgement:
+        """Validate a reply; a prepare that is not ready is an answer, not an error."""
+        if call == "prepare":
+            return self._judge_prepare(instance, require_prepare_summary(reply))
+        if call == "commit":
+            return self._judge_commit(instance, reply)
+        return ANSWERED
+
+    def _judge_prepare(self, instance: str, summary: GymCheckpointPrepareSummary) -> Judgement:
+        self.prepared[instance] = summary
+        if summary.prepared:
+            return Judgement(outcome="answered", facts={"restarts": len(summary.restarts)})
+        blockers = {
+            server: {"count": len(names), "sample": list(names[:SAMPLE_MAX])}
+            for server, names in summary.blockers.items()
+        }
+        return Judgement(outcome="refused", facts={"blockers": blockers})
+
+    def _judge_commit(self, instance: str, reply: object) -> Judgement:
+        offered = self.required_offer.episodes[instance]
+        summary = require_commit_summary(reply, offered)
+        self.committed[instance] = summary
+        facts = {
+            "offered": len(offered),
+            "exported": len(summary.exported_episodes),
+            "staging_keys": len(summary.staging_keys),
+            "participants": list(summary.participants),
+            "unowned": len(summary.unowned_live_episodes),
+        }
+        return Judgement(outcome="answered", facts=facts)
+
+    def not_ready(self) -> GymCheckpointNotReady | None:
+        """Return the error of the instances that answered not ready, or None."""
+        blockers = {
+            instance: summary.blockers
+            for instance, summary in self.prepared.items()
+            if not summary.prepared
+        }
+        return GymCheckpointNotReady(blockers) if blockers else None
+
+    @property
+    def result(self) -> GymCheckpointCommitResult:
+        """The manifest with every instance's summary, once committed."""
+        if self.manifest is None:
+            raise RuntimeError(f"checkpoint {self.checkpoint_id!r} has no manifest yet")
+        return GymCheckpointCommitResult(self.manifest, dict(self.committed))
+
+    def publish(self) -> Callable[[], Mapping[str, Any]]:
+        """Build the manifest and return the job that makes it durable."""
+        offer = self.required_offer
+        exported = {
+            instance: tuple(
+                episode
+                for episode in offer.episodes[instance]
+                if episode in set(self.committed[instance].exported_episodes)
+            )
+            for instance in self.instances
+        }
+        manifest = GymCheckpointManifest(
+            schema_version=GYM_CHECKPOINT_SCHEMA_VERSION,
+            checkpoint_id=self.checkpoint_id,
+            instances=exported,
+            staging_keys={
+                instance: staging_keys_of(self.committed[instance], episodes)
+                for instance, episodes in exported.items()
+            },
+            restarts={instance: offer.restarts.get(instance, ()) for instance in self.instances},
+            participants={
+                instance: tuple(self.committed[instance].participants)
+                for instance in self.instances
+            },
+        )
+        self.manifest = manifest
+        publication = self._publication = ManifestPublication(offer.root, manifest)
+        return lambda: {"sha256": publication.publish()}
+
+    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:  # noqa: ARG002
+        """Return the job that stops or undoes the publication; without one there is nothing."""
+        publication = self._publication
+        if publication is None:
+            return lambda: {"removed": False}
+        return lambda: {"removed": publication.withdraw()}
+
+
+class RestoreCalls(NoManifest):
+    """Restore, renew, retire and resume of one restore."""
+
+    def __init__(self, restore_id: str, root: str, manifest: GymCheckpointManifest) -> None:
+        self.restore_id = restore_id
+        self.root = root
+        self.manifest = manifest
+
+    @property
+    def replacements(self) -> dict[str, tuple[EnvironmentEpisode, ...]]:
+        """Instance to the attempts that the restore installs."""
+        return {
+            instance: tuple(episode.next_attempt() for episode in episodes)
+            for instance, episodes in self.manifest.instances.items()
+        }
+
+    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+        """Return one call as it leaves."""
+        if call == "retire":
+            return _listed(call, self.restore_id, deadline_ts, self.replacements[instance])
+        if call != "restore":
+            return _plain(call, self.restore_id, deadline_ts)
+        return Message(
+            method=_method(call),
+            args=(self.restore_id, self.root, self.manifest.instances[instance]),
+            kwargs={
+                "source_checkpoint_id": self.manifest.checkpoint_id,
+                "participants": self.manifest.participants[instance],
+                "deadline_ts": deadline_ts,
+            },
+        )
+
+    def judge(self, call: str, instance: str, reply: object) -> Judgement:  # noqa: ARG002
+        """Take any reply: instances validate a restore themselves and fail otherwise."""
+        return ANSWERED
+
+
+class SweepCalls(NoManifest):
+    """One call outside a checkpoint: retire, forget, or the resume of a lone id."""
+
+    def __init__(self, wire_id: str, listed: Mapping[str, tuple[Any, ...]] | None) -> None:
+        """
+        Prepare the call.
+
+        Args:
+            wire_id: The id that instances are told.
+            listed: Instance to what the call names; None for a resume, which names nothing.
+        """
+        self.wire_id = wire_id
+        self.listed = listed
+
+    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+        """Return one call as it leaves."""
+        if self.listed is None:
+            return _plain(call, self.wire_id, deadline_ts)
+        return _listed(call, self.wire_id, deadline_ts, self.listed[instance])
+
+    def judge(self, call: str, instance: str, reply: object) -> Judgement:  # noqa: ARG002
+        """Take any reply."""
+        return ANSWERED
+

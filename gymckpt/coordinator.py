@@ -1,0 +1,506 @@
+"""
+The verbs of the coordinator's API document, each one a path through a chart.
+
+A verb checks its arguments, opens or finds its operation, brings one trigger in and waits where
+that leads. What is sent, retried, renewed and reopened is decided by the core and done by the
+scheduler; nothing here keeps a phase of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gymckpt.calls import CheckpointCalls, GymCheckpointCommitResult, Offer, RestoreCalls
+from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration
+from gymckpt.episodes import EnvironmentEpisode, require_operation_id
+from gymckpt.errors import (
+    GymCheckpointNotReady,
+    GymCheckpointOperationError,
+    is_transient_gym_checkpoint_failure,
+    sample,
+    show,
+)
+from gymckpt.topology import (
+    Inventory,
+    require_disjoint,
+    require_inventory,
+    require_topology,
+    to_facts,
+)
+from gymckpt.journal import Journal, default_run
+from gymckpt.manifest import (
+    GYM_CHECKPOINT_MANIFEST_FILENAME,
+    GYM_CHECKPOINT_SCHEMA_VERSION,
+    GymCheckpointManifest,
+    load_gym_checkpoint_manifest,
+    write_gym_checkpoint_manifest,
+)
+from gymckpt.operations import Operations, illegal
+from gymckpt.replies import (
+    GymCheckpointCommitSummary,
+    GymCheckpointPrepareSummary,
+    staging_keys_of,
+)
+from gymckpt.running import BodyGuard, Running
+from gymckpt.runtime.clock import Clock, SystemClock
+from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
+
+__all__ = [
+    "GYM_CHECKPOINT_MANIFEST_FILENAME",
+    "GYM_CHECKPOINT_SCHEMA_VERSION",
+    "GymCheckpointCommitResult",
+    "GymCheckpointCommitSummary",
+    "GymCheckpointCoordinator",
+    "GymCheckpointManifest",
+    "GymCheckpointNotReady",
+    "GymCheckpointOperationError",
+    "GymCheckpointPrepareSummary",
+    "is_transient_gym_checkpoint_failure",
+    "load_gym_checkpoint_manifest",
+    "staging_keys_of",
+    "write_gym_checkpoint_manifest",
+]
+
+_MAX_REPLY_GRACE_S = 5.0
+_RESUME_ATTEMPTS = 2
+_RESUME_RETRY_PAUSE_S = 1.0
+
+Episodes = Mapping[str, tuple[EnvironmentEpisode, ...]]
+
+
+def _cancel_remote(reference: Any) -> None:
+    """Ask Ray to stop a control call RL stopped waiting for; best effort."""
+    cancel_remote(reference)
+
+
+class GymCheckpointCoordinator:
+    """
+    Drive one Gym checkpoint operation across every NeMo-Gym actor.
+
+    Every operation is a persisted state machine: each transition is durable in the journal before
+    it is acted on, and each instance that may have been closed is reopened, whatever happens. One
+    coordinator has at most one open checkpoint or restore.
+    """
+
+    def __init__(
+        self,
+        shard_set: Any,
+        *,
+        control_timeout_s: float,
+        prepare_timeout_s: float,
+        journal: Journal | str | Path | None = None,
+        run: str | None = None,
+        retry: Mapping[str, RetryPolicy] | None = None,
+        lease_grace_s: float = 600.0,
+        settle_s: float = 1.0,
+        sweep_interval_s: float = 30.0,
+        journal_timeout_s: float = 10.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        Drive the instances of a shard set; nothing is sent or opened yet.
+
+        Args:
+            shard_set: Anything with `checkpoint_handles`: instance id to handle, a Ray actor or
+                any object whose `checkpoint_*` methods have a `.remote` that gives an awaitable.
+            control_timeout_s: Budget of every call but prepare, in seconds.
+            prepare_timeout_s: Budget of prepare, in seconds.
+            journal: A journal or its URL; None is `$GYMCKPT_JOURNAL`, else a file in the
+                platform's state directory.
+            run: Names the training run; None is `$GYMCKPT_RUN`, else generated.
+            retry: Call to its retry policy, over the defaults: resume twice, others once.
+            lease_grace_s: How long after the last deadline an instance stays parked without its
+                controller; must be at least the instances' own.
+            settle_s: How long other replies are waited for once a call can no longer succeed.
+            sweep_interval_s: Pause between background tries to reopen what is unconfirmed.
+            journal_timeout_s: How long one journal call may take before it counts as unavailable.
+            clock: The clocks; None is the host's.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: A duration is not positive and finite, there is no instance, or an id is
+                malformed.
+        """
+        self._handles = require_handles(shard_set)
+        self._live = tuple(self._handles)
+        self._retry = dict(retry or {})
+        self._fixed = {
+            "control_timeout_s": require_duration(control_timeout_s, "control_timeout_s"),
+            "prepare_timeout_s": require_duration(prepare_timeout_s, "prepare_timeout_s"),
+            "lease_grace_s": require_duration(lease_grace_s, "lease_grace_s"),
+            "settle_s": require_duration(settle_s, "settle_s", zero=True),
+            "sweep_interval_s": require_duration(sweep_interval_s, "sweep_interval_s"),
+        }
+        self._operations = Operations(
+            handles=self._handles,
+            run=default_run() if run is None else require_operation_id(run, "run"),
+            journal=journal,
+            journal_timeout_s=require_duration(journal_timeout_s, "journal_timeout_s"),
+            clock=clock or SystemClock(),
+            settings=self._settings,
+            cancel_reference=lambda reference: _cancel_remote(reference),
+        )
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def instance_ids(self) -> frozenset[str]:
+        """The instances that every checkpoint and restore concerns."""
+        return frozenset(self._handles)
+
+    @property
+    def control_timeout_s(self) -> float:
+        """Maximum wall-clock budget for one coordinated control call but prepare."""
+        return self._fixed["control_timeout_s"]
+
+    @property
+    def run(self) -> str:
+        """The training run under which the journal keeps the operations."""
+        return self._operations.run
+
+    # --- verbs ----------------------------------------------------------------------------------
+
+    async def prepare(self, checkpoint_id: str) -> dict[str, GymCheckpointPrepareSummary]:
+        """
+        Park every instance and renew its lease once; leases are renewed until resume.
+
+        Args:
+            checkpoint_id: Never used before in this run.
+
+        Returns:
+            Instance id to what it answered.
+
+        Raises:
+            ValueError: The id is malformed or was used before.
+            OperationOpen: Another operation is open on this coordinator.
+            GymCheckpointNotReady: Some instance could not park in time; all were reopened.
+            GymCheckpointOperationError: A call failed on some instance; all were reopened.
+            JournalError: The journal cannot be written; nothing was sent, or all were reopened.
+        """
+        calls = CheckpointCalls(checkpoint_id, self._handles)
+        running = await self._operations.begin("checkpoint", checkpoint_id, calls, {})
+        await running.advance("prepare", "parked")
+        return dict(calls.prepared)
+
+    async def renew(self, checkpoint_id: str) -> None:
+        """
+        Renew the lease of every instance now, besides the renewals that go on by themselves.
+
+        Args:
+            checkpoint_id: The open checkpoint or restore.
+
+        Raises:
+            IllegalTransition: No operation of that id is parked on this coordinator.
+            GymCheckpointOperationError: A lease was lost; all instances were reopened.
+        """
+        running = self._operations.require_open(checkpoint_id, "renew")
+        if not running.operation.row.renews:
+            raise illegal(running, "renew")
+        if not await running.scheduler.renewed():
+            await running.end(running.error())
+
+    async def restart_only_servers(self) -> dict[str, list[str]]:
+        """
+        Return each instance's Gym participants whose rollouts start over after a crash.
+
+        Raises:
+            GymCheckpointOperationError: Some instance did not answer, or not with names.
+        """
+        settings = self._settings()
+        replies, failures = await ask_all(
+            self._handles,
+            "checkpoint_restart_only_servers",
+            timeout_s=settings.control_timeout_s + settings.reply_grace_s,
+            cancel_reference=lambda reference: _cancel_remote(reference),
+        )
+        servers: dict[str, list[str]] = {}
+        for instance, reply in replies.items():
+            if isinstance(reply, list | tuple) and all(isinstance(name, str) for name in reply):
+                servers[instance] = list(reply)
+            else:
+                failures[instance] = TypeError(
+                    f"a list of server names was expected, got {type(reply).__name__}"
+                )
+        if failures:
+            raise GymCheckpointOperationError("restart_only_servers", failures)
+        return servers
+
+    async def commit(
+        self,
+        checkpoint_id: str,
+        checkpoint_root: str | Path,
+        episodes_by_instance: Episodes,
+        *,
+        restarts: Episodes,
+    ) -> GymCheckpointCommitResult:
+        """
+        Save `episodes_by_instance` and record `restarts` as starting over.
+
+        Args:
+            checkpoint_id: The checkpoint, parked.
+            checkpoint_root: The unpublished snapshot's directory; the manifest is written there
+                last, after every instance's reply was validated.
+            episodes_by_instance: Every instance to the episodes to save.
+            restarts: Instance to the episodes that it reported as starting over.
+
+        Returns:
+            The manifest and every instance's summary.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: The topology does not match, or a rollout is named twice; nothing was sent.
+            IllegalTransition: The checkpoint is not parked on this coordinator; nothing was sent.
+            GymCheckpointOperationError: A call failed; no manifest appears, all were reopened.
+            OSError: The manifest could not be made durable; none appears, all were reopened.
+        """
+        require_operation_id(checkpoint_id, "checkpoint id")
+        root = _require_root(checkpoint_root)
+        offered = require_inventory(episodes_by_instance, self._live, "episodes_by_instance", whole=True)
+        left_out = require_inventory(restarts, self._live, "restarts", whole=False)
+        require_disjoint(offered, left_out)
+        running = self._operations.require_open(checkpoint_id, "commit")
+        calls = running.calls
+        legal = "commit" in running.operation.declared.legal(running.operation.state)
+        if not isinstance(calls, CheckpointCalls) or calls.offer is not None or not legal:
+            raise illegal(running, "commit")
+        _require_no_restart(offered, calls)
+        calls.offer = Offer(root=root, episodes=offered, restarts=left_out)
+        counts = {instance: len(episodes) for instance, episodes in offered.items()}
+        facts = {"root": str(Path(root).absolute()), "offered": counts}
+        await running.advance("commit", "committed", facts)
+        return calls.result
+
+    async def retire(self, checkpoint_id: str, episodes_by_instance: Episodes) -> None:
+        """
+        Retire selected physical attempts from every Gym deployment.
+
+        Args:
+            checkpoint_id: A new id, or that of the restore which is open.
+            episodes_by_instance: Every instance to the attempts to stop, with all earlier ones.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: The topology does not match or the id was used; nothing was sent.
+            OperationOpen: A checkpoint is open: stopping an episode would wait for its resume.
+            GymCheckpointOperationError: Some instance failed.
+        """
+        inventory = require_inventory(
+            episodes_by_instance, self._live, "episodes_by_instance", whole=True
+        )
+        await self._operations.sweep("retire", checkpoint_id, inventory)
+
+    async def forget(self, checkpoint_id: str, episodes_by_instance: Episodes) -> None:
+        """
+        Let Gym stop refusing these rollouts: RL will never send them again.
+
+        Args:
+            checkpoint_id: A new id.
+            episodes_by_instance: Instance to episodes of finished rollouts; each rollout is named
+                once to each instance that has something to forget, the others get no call.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An instance is unknown, or the id was used; nothing was sent.
+            OperationOpen: A checkpoint or restore is open.
+            GymCheckpointOperationError: Some instance failed.
+        """
+        inventory = require_inventory(
+            episodes_by_instance, self._live, "episodes_by_instance", whole=False, repeats=True
+        )
+        rollouts = {
+            instance: tuple(dict.fromkeys(episode.rollout_id for episode in episodes))
+            for instance, episodes in inventory.items()
+            if episodes
+        }
+        await self._operations.sweep("forget", checkpoint_id, rollouts)
+
+    async def retire_restored(self, restore_id: str, manifest: GymCheckpointManifest) -> None:
+        """
+        Retire the replacement attempts installed by a successful restore.
+
+        Args:
+            restore_id: The restore, open or not.
+            manifest: What it restored.
+
+        Raises:
+            TypeError: `manifest` is no manifest.
+            ValueError: Its topology does not match; nothing was sent.
+            GymCheckpointOperationError: Some instance failed.
+        """
+        self._require_manifest(manifest)
+        await self.retire(restore_id, RestoreCalls(restore_id, "", manifest).replacements)
+
+    async def restore(
+        self, restore_id: str, checkpoint_root: str | Path, manifest: GymCheckpointManifest
+    ) -> None:
+        """
+        Install every saved episode as its next attempt, parked until `resume`, or none at all.
+
+        Args:
+            restore_id: Never used before in this run.
+            checkpoint_root: The committed snapshot; only read.
+            manifest: What it holds.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: The topology does not match or the id was used; nothing was sent.
+            OperationOpen: Another operation is open on this coordinator.
+            GymCheckpointOperationError: Some instance failed; the restored attempts were retired
+                and all instances reopened.
+        """
+        self._require_manifest(manifest)
+        calls = RestoreCalls(restore_id, _require_root(checkpoint_root), manifest)
+        facts = {
+            "root": str(Path(calls.root).absolute()),
+            "source_checkpoint_id": manifest.checkpoint_id,
+            "inventory": to_facts(manifest.instances),
+        }
+        running = await self._operations.begin("restore", restore_id, calls, facts)
+        await running.advance("restore", "restored")
+
+    async def resume(self, checkpoint_id: str) -> None:
+        """
+        Reopen every deployment, retrying the ones a transient failure left closed.
+
+        Args:
+            checkpoint_id: The open operation, which it ends; any other id is fenced everywhere,
+                so that a call of it that is still on its way is refused.
+
+        Raises:
+            ValueError: The id is malformed.
+            OperationOpen: Another operation is open.
+            GymCheckpointOperationError: Some instance is not confirmed open after the tries; it is
+                tried again in the background until its lease reopens it.
+        """
+        running = self._operations.open
+        if running is None or running.wire_id != checkpoint_id:
+            await self._operations.sweep(RESUME, checkpoint_id, None)
+            return
+        await self._end_well(running)
+        failures = running.scheduler.unconfirmed(RESUME)
+        if failures:
+            raise GymCheckpointOperationError(RESUME, failures)
+
+    # --- context managers -----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def prepared(
+        self, checkpoint_id: str
+    ) -> AsyncIterator[dict[str, frozenset[EnvironmentEpisode]]]:
+        """
+        Prepare every deployment, renew its lease, and always release it.
+
+        Args:
+            checkpoint_id: Never used before in this run.
+
+        Yields:
+            Each instance's restarts: the episodes that a commit must leave out.
+
+        Raises:
+            BaseException: What `prepare` raises, or what the body raised, after every instance
+                was reopened. A body whose lease is lost is cancelled, and the renewal's error
+                leaves. A resume that still fails after a good body is reported, not raised.
+        """
+        await self.prepare(checkpoint_id)
+        running = self._operations.require_open(checkpoint_id, "commit")
+        calls = running.calls
+        guard = BodyGuard(running)
+        try:
+            yield calls.restarts if isinstance(calls, CheckpointCalls) else {}
+        except BaseException as error:
+            await self._after_failed_body(running, guard, error)
+            raise
+        await self._after_body(running, guard)
+
+    @asynccontextmanager
+    async def restored(
+        self, restore_id: str, checkpoint_root: str | Path, manifest: GymCheckpointManifest
+    ) -> AsyncIterator[None]:
+        """
+        Restore every deployment for the body, then always reopen it once.
+
+        Args:
+            restore_id: Never used before in this run.
+            checkpoint_root: The committed snapshot; only read.
+            manifest: What it holds.
+
+        Raises:
+            BaseException: What `restore` raises, or what the body raised, after the restored
+                attempts were retired and every instance was reopened.
+        """
+        await self.restore(restore_id, checkpoint_root, manifest)
+        running = self._operations.require_open(restore_id, "keep")
+        guard = BodyGuard(running)
+        try:
+            yield
+        except BaseException as error:
+            await self._after_failed_body(running, guard, error)
+            raise
+        await self._after_body(running, guard)
+
+    async def _after_failed_body(
+        self, running: Running, guard: BodyGuard, error: BaseException
+    ) -> None:
+        """Give the operation up; raise only what must leave in place of the body's error."""
+        if guard.release(error):
+            await running.end(running.error())
+        lost = running.error() if guard.lost else None
+        if lost is not None and lost is not error:
+            error.add_note(f"besides, the operation was given up: {lost}")
+        trigger = "discard" if isinstance(error, Exception) else "cancel"
+        await running.give_up(trigger, error)
+
+    async def _after_body(self, running: Running, guard: BodyGuard) -> None:
+        guard.release(None)
+        if guard.lost:
+            await running.end(running.error())
+        await self._end_well(running)
+        running.report_unconfirmed()
+
+    async def _end_well(self, running: Running) -> None:
+        """Let the instances go on: the operation stands if it got that far, else is discarded."""
+        legal = running.operation.declared.legal(running.operation.state)
+        trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
+        if trigger is not None:
+            running.scheduler.post(trigger, {"reason": "the caller is done"})
+        await running.end(None)
+
+    # --- small parts ----------------------------------------------------------------------------
+
+    def _settings(self) -> Settings:
+        """Return what bounds an operation that is opened now."""
+        resume = RetryPolicy(attempts=_RESUME_ATTEMPTS, pause_s=_RESUME_RETRY_PAUSE_S)
+        return Settings(
+            **self._fixed,
+            reply_grace_s=min(self.control_timeout_s, _MAX_REPLY_GRACE_S),
+            retries={RESUME: resume, **self._retry},
+        )
+
+    def _require_manifest(self, manifest: object) -> None:
+        if not isinstance(manifest, GymCheckpointManifest):
+            raise TypeError(f"a GymCheckpointManifest is needed, not {type(manifest).__name__}")
+        require_topology(list(manifest.instances), self.instance_ids, "the manifest")
+
+
+def _require_root(checkpoint_root: object) -> str:
+    if not isinstance(checkpoint_root, str | Path) or not str(checkpoint_root):
+        raise TypeError(f"checkpoint_root is a path, not {show(checkpoint_root)}")
+    return str(checkpoint_root)
+
+
+def _require_no_restart(offered: Inventory, calls: CheckpointCalls) -> None:
+    """Refuse to save an episode that its instance cannot capture (failure case B15)."""
+    clashes = [
+        f"{episode.capture_key} in {instance}"
+        for instance, restarts in calls.restarts.items()
+        for episode in offered[instance]
+        if episode in restarts
+    ]
+    if clashes:
+        raise ValueError(
+            f"{len(clashes)} episode(s) were reported as restarts and cannot be saved: "
+            f"{sample(clashes)}; leave them out and pass them as restarts"
+        )

@@ -1,0 +1,192 @@
+"""
+The calls of one operation, while a step is being worked out: asking, replies, expiry, retries.
+
+Everything here moves calls' machines and notes effects on a `Work`; the operation's own chart is
+moved by `gymckpt.core.step` alone, by the joint conditions that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from gymckpt.chart import Fired
+from gymckpt.core import timing
+from gymckpt.core.effects import CancelCall, Effect, SendCall, StartTimer, StopTimer
+from gymckpt.core.entry import Entry, JsonFacts
+from gymckpt.core.events import Moment, Replied
+from gymckpt.core.invariants import require_invariants
+from gymckpt.core.operation import (
+    CALL_CHART,
+    NO_CALLS,
+    CallState,
+    OperationState,
+    apply,
+    machine_of,
+)
+from gymckpt.core.settings import RENEW, RESUME
+
+__all__ = ["Work", "abandon", "ask", "begin_renewals", "expire_due", "retry", "take_reply", "watch_lease"]
+
+
+class Work:
+    """A step while it is being worked out."""
+
+    def __init__(self, operation: OperationState, moment: Moment) -> None:
+        self.operation = operation
+        self.now = Moment(moment.ts, max(moment.at_s, operation.at_s))
+        self.entries: list[Entry] = []
+        self.effects: list[Effect] = []
+
+    def record(self, trigger: str, source: str, dest: str, facts: JsonFacts, **about: Any) -> None:
+        """Make one entry, apply it and hold it against the invariants."""
+        before = self.operation
+        entry = Entry(
+            run=before.run,
+            operation_id=before.operation_id,
+            seq=before.seq + 1,
+            epoch=before.epoch,
+            ts=self.now.ts,
+            at_s=self.now.at_s,
+            trigger=trigger,
+            source=source,
+            dest=dest,
+            facts=facts,
+            **about,
+        )
+        after = apply(before, entry)
+        require_invariants(before, entry, after)
+        self.entries.append(entry)
+        self.operation = after
+
+    def move_call(
+        self, call: str, instance: str, trigger: str, facts: JsonFacts, *, ask: int | None = None
+    ) -> CallState:
+        """Fire a trigger of one call's machine and return where it stands then."""
+        before = self.operation.call_state(call, instance)
+        outcome = machine_of(CALL_CHART).fire(before.state, trigger)
+        dest = outcome.dest if isinstance(outcome, Fired) else before.state
+        number = before.ask if ask is None else ask
+        self.record(trigger, before.state, dest, facts, instance=instance, call=call, ask=number)
+        return self.operation.call_state(call, instance)
+
+
+def ask(work: Work, call: str, instances: Iterable[str], trigger: str) -> None:
+    """Send one ask of a call to each of `instances`, under one deadline."""
+    remaining_s = timing.remaining_s(work.operation, call, work.now)
+    deadline_ts = work.now.ts + remaining_s
+    for instance in instances:
+        asked = work.operation.call_state(call, instance).ask + 1
+        work.move_call(call, instance, trigger, {"deadline_ts": deadline_ts}, ask=asked)
+        work.effects.append(SendCall(instance, call, asked, deadline_ts))
+    grace_s = work.operation.settings.reply_grace_s
+    work.effects.append(StartTimer(f"budget.{call}", remaining_s + grace_s))
+
+
+def take_reply(work: Work, reply: Replied) -> None:
+    """Move one call by what came back for one of its asks."""
+    call, instance = reply.call, reply.instance
+    stands = work.operation.call_state(call, instance)
+    failure = reply.failure
+    dead = failure is not None and failure.dead
+    facts = dict(reply.facts) | ({"failure": attrs.asdict(failure)} if failure else {})
+    if stands.state == "asked" and reply.ask == stands.ask:
+        trigger = "die" if dead else _REPLY_TRIGGERS[reply.outcome]
+    elif dead and stands.state in ("failed", "unanswered"):
+        trigger = "die"
+    elif _confirms_late(reply) and stands.state in ("asked", "failed", "unanswered"):
+        trigger = "confirm"
+    else:
+        trigger, facts = "stale", {"outcome": reply.outcome}
+    work.move_call(call, instance, trigger, facts, ask=reply.ask)
+    if call == RESUME and stands.ask > 1 and trigger != "stale":
+        work.effects.append(CancelCall(instance, call))
+    if trigger in ("fail", "refuse", "die"):
+        _take_trouble(work, call)
+
+
+_REPLY_TRIGGERS = {"answered": "answer", "refused": "refuse", "failed": "fail"}
+
+
+def watch_lease(work: Work, _call: str = RENEW) -> None:
+    """A renewal is in trouble: try again soon, and look when its lease must be presumed lost."""
+    earliest_s = timing.earliest_lease_s(work.operation)
+    if earliest_s is None:
+        return
+    pause_s = work.operation.settings.retry(RENEW).pause_s
+    left_s = max(0.0, earliest_s - work.now.at_s)
+    work.effects += [StopTimer("lease"), StartTimer("lease", left_s)]
+    work.effects.append(StartTimer(f"retry.{RENEW}", pause_s))
+
+
+def _confirms_late(reply: Replied) -> bool:
+    """Whether an answer to an earlier ask proves the work done: a resume cannot be undone."""
+    return reply.call == RESUME and reply.outcome == "answered"
+
+
+def _take_trouble(work: Work, call: str) -> None:
+    """See to what follows from a call that ended without an answer."""
+    operation = work.operation
+    if call == RENEW and operation.row.renews:
+        watch_lease(work)
+        return
+    if call != operation.phase_call:
+        return
+    if timing.waiting_for_retry(operation, call, work.now):
+        pause_s = operation.settings.retry(call).pause_s
+        left_s = timing.remaining_s(operation, call, work.now)
+        work.effects.append(StartTimer(f"retry.{call}", min(pause_s, left_s)))
+    if "cannot_succeed" in operation.row.when and timing.is_doomed(operation, call, work.now):
+        work.effects.append(StartTimer("settle", operation.settings.settle_s))
+
+
+def abandon(work: Work, call: str) -> None:
+    """Stop waiting for every outstanding ask of a call: its outcome stays unknown."""
+    for instance, _ in list(work.operation.in_state(call, "asked")):
+        work.move_call(call, instance, "expire", {"abandoned": True})
+        work.effects.append(CancelCall(instance, call))
+
+
+def expire_due(work: Work, call: str) -> None:
+    """The budget of some asks is over."""
+    operation = work.operation
+    grace_s = operation.settings.reply_grace_s
+    waiting_s: list[float] = []
+    for instance, asked in list(operation.in_state(call, "asked")):
+        left_s = asked.deadline_at_s + grace_s - work.now.at_s
+        if left_s > timing.RESOLUTION_S:
+            waiting_s.append(left_s)
+            continue
+        waited_s = round(work.now.at_s - asked.deadline_at_s + timing.budget_s(operation, call), 3)
+        failure = {
+            "type": "TimeoutError",
+            "text": f"no answer to {call} within {waited_s:g} s",
+            "transient": True,
+            "dead": False,
+        }
+        work.move_call(call, instance, "expire", {"failure": failure})
+        if call != RESUME:
+            work.effects.append(CancelCall(instance, call))
+    if waiting_s:
+        work.effects.append(StartTimer(f"budget.{call}", min(waiting_s)))
+    _take_trouble(work, call)
+
+
+def retry(work: Work, call: str) -> None:
+    """Send a call again wherever it failed and may be sent again."""
+    operation = work.operation
+    due = list(timing.retryable(operation, call, work.now))
+    if due:
+        ask(work, call, due, "retry")
+
+
+def begin_renewals(work: Work, _call: str = RENEW) -> None:
+    """Begin a renewal round, unless the one before is still under way or in trouble."""
+    operation = work.operation
+    if not operation.row.renews:
+        return
+    if not operation.calls.get(RENEW, NO_CALLS).count("asked", "failed", "unanswered"):
+        ask(work, RENEW, operation.instances, "ask")
+    work.effects.append(StartTimer("renew", operation.settings.renew_interval_s))

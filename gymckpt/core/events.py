@@ -1,0 +1,72 @@
+"""
+What can happen to an operation, in the past tense: the only way into the core.
+
+Time arrives inside events. `at_s` is monotonic and counts from the moment when the operation was
+opened, so that waiting is immune to steps of the wall clock and replay sees the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from gymckpt.core.entry import JsonFacts
+
+__all__ = ["Event", "FailureRecord", "Moment", "Replied", "TimerFired", "Triggered"]
+
+
+@attrs.frozen
+class Moment:
+    """One instant by both clocks."""
+
+    ts: float
+    """Epoch seconds, as deadlines on the wire are."""
+    at_s: float
+    """Seconds since the operation was opened, monotonic."""
+
+
+@attrs.frozen(kw_only=True)
+class FailureRecord:
+    """What is kept of an exception: plain text and what it means for the call."""
+
+    type: str
+    text: str
+    transient: bool
+    dead: bool
+    """Whether it says that the actor is gone for good."""
+
+
+@attrs.frozen(kw_only=True)
+class Triggered:
+    """A verb was called, or a file effect ended; named by a trigger of the operation's chart."""
+
+    moment: Moment
+    trigger: str
+    facts: JsonFacts = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Replied:
+    """One ask came back."""
+
+    moment: Moment
+    instance: str
+    call: str
+    ask: int
+    outcome: Literal["answered", "refused", "failed"]
+    failure: FailureRecord | None = None
+    """Set exactly where the outcome is `failed`."""
+    facts: JsonFacts = attrs.field(factory=dict)
+    """What the journal should keep of the answer."""
+
+
+@attrs.frozen(kw_only=True)
+class TimerFired:
+    """A timer that the core started has run out; one that no longer matters is harmless."""
+
+    moment: Moment
+    timer: str
+
+
+Event = Triggered | Replied | TimerFired

@@ -1,0 +1,116 @@
+"""The numbers that bound an operation: timeouts, retries, lease; fixed and journaled when it opens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+__all__ = ["RENEW", "RESUME", "RetryPolicy", "Settings"]
+
+RENEW = "renew"
+RESUME = "resume"
+
+RENEW_INTERVAL_MIN_S = 0.01
+RENEW_INTERVAL_MAX_S = 10.0
+RENEWALS_PER_TIMEOUT = 3
+"""A lease is renewed this often within one control timeout (DESIGN, 8)."""
+
+
+def require_duration(value: object, name: str, *, zero: bool = False) -> float:
+    """
+    Return `value` as a finite duration in seconds.
+
+    Args:
+        value: Any object; `True` and text are no durations.
+        name: What to call it in the error.
+        zero: Whether zero is allowed.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not finite, or negative, or zero where that is not allowed.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}: {value!r:.100}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        bound = "not negative" if zero else "positive"
+        raise ValueError(f"{name} must be finite and {bound}, got {value!r}")
+    return float(value)
+
+
+def _positive(_instance: object, attribute: attrs.Attribute[float], value: object) -> None:
+    require_duration(value, attribute.name)
+
+
+def _not_negative(_instance: object, attribute: attrs.Attribute[float], value: object) -> None:
+    require_duration(value, attribute.name, zero=True)
+
+
+@attrs.frozen(kw_only=True)
+class RetryPolicy:
+    """How often a call is sent to one instance, and how long it rests in between."""
+
+    attempts: int = attrs.field(validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    """How many times at the most; 1 is no retry."""
+    pause_s: float = attrs.field(validator=_not_negative)
+    """Seconds between a transient failure and the next try."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """
+    What bounds one operation.
+
+    Raises:
+        TypeError: A value is not a number.
+        ValueError: A duration is not finite and positive.
+    """
+
+    control_timeout_s: float = attrs.field(validator=_positive)
+    """Budget of every call but prepare."""
+    prepare_timeout_s: float = attrs.field(validator=_positive)
+    """Budget of prepare."""
+    reply_grace_s: float = attrs.field(validator=_not_negative)
+    """How long after its deadline a reply is still waited for."""
+    settle_s: float = attrs.field(default=1.0, validator=_not_negative)
+    """How long other replies are waited for once a call can no longer succeed (DESIGN, L3)."""
+    lease_grace_s: float = attrs.field(default=600.0, validator=_positive)
+    """How long after the last deadline an instance stays parked without its controller."""
+    sweep_interval_s: float = attrs.field(default=30.0, validator=_positive)
+    """Pause between the background tries to reopen what is unconfirmed."""
+    retries: Mapping[str, RetryPolicy] = attrs.field(factory=dict)
+    """Call to its policy; a call that is not named is sent once. Renewals go on until the last
+    acknowledged deadline whatever their `attempts`."""
+
+    @property
+    def renew_interval_s(self) -> float:
+        """Seconds between the starts of two renewal rounds."""
+        share = self.control_timeout_s / RENEWALS_PER_TIMEOUT
+        return max(RENEW_INTERVAL_MIN_S, min(share, RENEW_INTERVAL_MAX_S))
+
+    def retry(self, call: str) -> RetryPolicy:
+        """Return the policy of `call`."""
+        pause_s = self.renew_interval_s if call == RENEW else 0.0
+        return self.retries.get(call, RetryPolicy(attempts=1, pause_s=pause_s))
+
+    def budget_s(self, budget: str | None) -> float:
+        """Return the seconds that a chart's `budget` stands for."""
+        return self.prepare_timeout_s if budget == "prepare" else self.control_timeout_s
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the form in which the opening entry keeps them."""
+        return attrs.asdict(self, recurse=True)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Settings:
+        """
+        Read what `to_facts` wrote.
+
+        Raises:
+            TypeError: A field is missing, unknown or no number.
+            ValueError: A duration is out of range.
+        """
+        retries = {call: RetryPolicy(**policy) for call, policy in facts["retries"].items()}
+        return cls(**{**facts, "retries": retries})

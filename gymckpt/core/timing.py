@@ -1,0 +1,153 @@
+"""
+What the clock and the tallies say about an operation: budgets, retries, leases, joint conditions.
+
+Pure leaves of `step`: each looks at a state and a moment and answers one question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gymckpt.core.events import Moment
+from gymckpt.core.operation import NO_CALLS, CallState, OperationState
+from gymckpt.core.settings import RENEW
+
+__all__ = [
+    "CONDITIONS",
+    "RESOLUTION_S",
+    "budget_s",
+    "earliest_lease_s",
+    "is_doomed",
+    "is_exhausted",
+    "remaining_s",
+    "retryable",
+    "wait_s",
+    "waiting_for_retry",
+]
+
+RESOLUTION_S = 1e-6
+"""Instants closer than this are the same: timers fire a hair early on some clocks."""
+
+
+def budget_s(operation: OperationState, call: str) -> float:
+    """Return the seconds that one ask of `call` is given."""
+    row = operation.row
+    return operation.settings.budget_s(row.budget if call == operation.phase_call else None)
+
+
+def wait_s(operation: OperationState) -> float:
+    """Return how long the present state's file effect is waited for."""
+    return operation.settings.budget_s(operation.row.budget) + operation.settings.reply_grace_s
+
+
+def remaining_s(operation: OperationState, call: str, now: Moment) -> float:
+    """
+    Return the seconds from now to the deadline of an ask that is made now.
+
+    In a state that must succeed within its budget, a retry shares the deadline of the first ask;
+    reopening, retiring and renewing get a fresh budget each time.
+    """
+    budget = budget_s(operation, call)
+    if call == operation.phase_call and "cannot_succeed" in operation.row.when:
+        return max(0.0, operation.entered_at_s + budget - now.at_s)
+    return budget
+
+
+def may_retry(
+    operation: OperationState, call: str, instance: str, found: CallState, now: Moment
+) -> bool:
+    """Whether a call that ended without an answer may be sent again by itself."""
+    if found.abandoned or (found.failure is not None and not found.failure.transient):
+        return False
+    if remaining_s(operation, call, now) <= RESOLUTION_S:
+        return False
+    if call == RENEW:
+        return operation.acknowledged_at_s.get(instance, 0.0) > now.at_s
+    return found.ask < operation.settings.retry(call).attempts
+
+
+def retryable(operation: OperationState, call: str, now: Moment) -> Iterator[str]:
+    """Yield the instances to which `call` may be sent again."""
+    for instance, found in operation.in_state(call, "failed", "unanswered"):
+        if may_retry(operation, call, instance, found, now):
+            yield instance
+
+
+def waiting_for_retry(operation: OperationState, call: str, now: Moment) -> bool:
+    """Whether some instance will be asked again by itself."""
+    return next(retryable(operation, call, now), None) is not None
+
+
+def is_doomed(operation: OperationState, call: str, now: Moment) -> bool:
+    """Whether `call` can no longer succeed on every instance, whatever else is answered."""
+    if operation.phase.count("refused", "gone"):
+        return True
+    return any(
+        not may_retry(operation, call, instance, found, now)
+        for instance, found in operation.in_state(call, "failed", "unanswered")
+    )
+
+
+def earliest_lease_s(operation: OperationState) -> float | None:
+    """
+    Return when the first lease that is in trouble must be presumed lost.
+
+    By the operation's own clock; 0 for one that is known to be lost, None where none is in
+    trouble. A renewal is in trouble from its first failure until it is answered.
+    """
+    earliest: float | None = None
+    if not operation.calls.get(RENEW, NO_CALLS).troubled:
+        return None
+    for instance, found in operation.in_state(RENEW, "asked", "failed", "unanswered", "gone"):
+        if found.failure is None:
+            continue
+        known_lost = found.state == "gone" or not found.failure.transient
+        ends_s = 0.0 if known_lost else operation.acknowledged_at_s.get(instance, 0.0)
+        earliest = ends_s if earliest is None else min(earliest, ends_s)
+    return earliest
+
+
+# --- joint conditions ---------------------------------------------------------------------------
+
+
+def all_answered(operation: OperationState, _now: Moment) -> bool:
+    """Every instance has answered the call of the present state."""
+    return operation.phase.count("answered") == len(operation.instances)
+
+
+def cannot_succeed(operation: OperationState, now: Moment) -> bool:
+    """No reply is outstanding, and some instance has not answered and will not be asked again."""
+    call = operation.phase_call
+    if call is None or operation.phase.count("asked"):
+        return False
+    return is_doomed(operation, call, now)
+
+
+def all_settled(operation: OperationState, _now: Moment) -> bool:
+    """Every instance confirmed, is gone or past its lease, and no file effect is unconfirmed."""
+    settled = operation.phase.count("answered", "gone", "lapsed")
+    return settled == len(operation.instances) and operation.file in ("none", "done")
+
+
+def is_exhausted(operation: OperationState, now: Moment) -> bool:
+    """Every attempt of the present state is made, whatever came of it."""
+    call = operation.phase_call
+    if call is None or operation.phase.count("asked") or operation.file == "pending":
+        return False
+    return not waiting_for_retry(operation, call, now)
+
+
+def lease_lost(operation: OperationState, now: Moment) -> bool:
+    """An instance's lease is known to be lost, or in trouble past its last acknowledgement."""
+    earliest_s = earliest_lease_s(operation)
+    return earliest_s is not None and earliest_s <= now.at_s
+
+
+CONDITIONS: Mapping[str, Callable[[OperationState, Moment], bool]] = {
+    "all_answered": all_answered,
+    "cannot_succeed": cannot_succeed,
+    "all_settled": all_settled,
+    "exhausted": is_exhausted,
+    "lease_lost": lease_lost,
+}
+"""The conditions that a chart may name in `when`."""

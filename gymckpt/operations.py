@@ -1,0 +1,325 @@
+"""
+The operations of one coordinator: opened one at a time, held while open, let go when released.
+
+What a coordinator may do when follows from here: at most one open checkpoint or restore; sweeps
+(retire, forget, a lone resume) only while none is open; ids used once in a run. Operations that
+were released before they ended stay here until they have, and are tried again when the next one
+begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gymckpt.calls import RestoreCalls, SweepCalls
+from gymckpt.core.events import Moment
+from gymckpt.core.settings import RESUME, Settings
+from gymckpt.core.step import open_operation
+from gymckpt.episodes import EnvironmentEpisode, new_operation_id, require_operation_id
+from gymckpt.errors import (
+    GymCheckpointOperationError,
+    IllegalTransition,
+    JournalError,
+    OperationIdUsed,
+    OperationOpen,
+    is_actor_dead,
+    text_of,
+)
+from gymckpt.topology import to_facts
+from gymckpt.journal import Journal, open_journal
+from gymckpt.running import Calls, Running
+from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.scheduler import Scheduler
+from gymckpt.runtime.worker import Recorder
+
+__all__ = ["Operations", "illegal"]
+
+logger = logging.getLogger("gymckpt")
+
+Listed = Mapping[str, tuple[Any, ...]]
+"""Instance to the episodes or rollout ids that a sweep names to it."""
+
+NOT_OPEN = "not open"
+
+
+class Operations:
+    """Open, hold and let go of one coordinator's operations."""
+
+    def __init__(
+        self,
+        *,
+        handles: Mapping[str, Any],
+        run: str,
+        journal: Journal | str | Path | None,
+        journal_timeout_s: float,
+        clock: Clock,
+        settings: Callable[[], Settings],
+        cancel_reference: Callable[[Any], None],
+    ) -> None:
+        """
+        Begin without any operation; the journal is opened with the first.
+
+        Args:
+            handles: Instance id to handle.
+            run: The training run.
+            journal: A journal or its URL; None is the default.
+            journal_timeout_s: How long one journal call may take.
+            clock: The two clocks.
+            settings: What bounds an operation that is opened now.
+            cancel_reference: Told of every reference that is no longer waited for.
+        """
+        self.run = run
+        self.open: Running | None = None
+        """The open checkpoint or restore."""
+        self._handles = handles
+        self._journal = journal
+        self._journal_timeout_s = journal_timeout_s
+        self._clock = clock
+        self._settings = settings
+        self._cancel_reference = cancel_reference
+        self._owner = new_operation_id("controller")
+        self._recorder: Recorder | None = None
+        self._opening: str | None = None
+        self._sweeps: set[Running] = set()
+        self._unsettled: set[Running] = set()
+        self._owed: dict[str, set[EnvironmentEpisode]] = {}
+
+    def require_open(self, wire_id: str, verb: str) -> Running:
+        """
+        Return the open operation if it is the one that a verb is about.
+
+        Args:
+            wire_id: The id that the verb names.
+            verb: The verb, for the error.
+
+        Raises:
+            OperationOpen: Another one is open.
+            IllegalTransition: None is open.
+        """
+        running = self.open
+        if running is None:
+            raise IllegalTransition("checkpoint", 1, NOT_OPEN, verb, ("prepare",), subject=wire_id)
+        if running.wire_id != wire_id:
+            raise OperationOpen(
+                f"{verb} {wire_id!r}", running.wire_id, running.operation.state
+            )
+        return running
+
+    async def begin(
+        self, chart: str, wire_id: str, calls: Calls, facts: Mapping[str, Any]
+    ) -> Running:
+        """
+        Open a checkpoint or a restore as the one open operation.
+
+        Args:
+            chart: `checkpoint` or `restore`.
+            wire_id: Its id, for the journal and for instances.
+            calls: Its wire.
+            facts: What recovery must know besides.
+
+        Raises:
+            ValueError: The id is malformed or was used before.
+            OperationOpen: Another one is open.
+            JournalError: The journal cannot be written; nothing was sent.
+        """
+        require_operation_id(wire_id, f"{chart} id")
+        self._require_none_open(f"open {chart} {wire_id!r}")
+        self._opening = wire_id
+        try:
+            for unsettled in list(self._unsettled):
+                unsettled.scheduler.sweep()
+            for sweep in list(self._sweeps):
+                await sweep.scheduler.until_released()
+            await self._pay_owed()
+            running = await self._opened(chart, wire_id, calls, tuple(self._handles), facts)
+            self.open = running
+        finally:
+            self._opening = None
+        return running
+
+    async def sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
+        """
+        Send one call outside a checkpoint and wait for every answer.
+
+        Args:
+            call: `retire`, `forget` or `resume`.
+            wire_id: The id that instances are told.
+            listed: Instance to what the call names, only the instances that it concerns; None for
+                a resume, which concerns all and names nothing.
+
+        Raises:
+            ValueError: The id is malformed or was used before.
+            OperationOpen: A checkpoint or restore is open, and this is no retire under the id of
+                a restore whose body runs.
+            GymCheckpointOperationError: Some instance failed.
+            JournalError: The journal cannot be written; nothing was sent.
+        """
+        require_operation_id(wire_id, f"{call} id")
+        if listed is not None and not listed:
+            return
+        running = self.open
+        inside_restore = (
+            call == "retire"
+            and running is not None
+            and running.wire_id == wire_id
+            and running.operation.state == "restored"
+        )
+        if not inside_restore:
+            self._require_none_open(f"{call} under {wire_id!r}")
+        await self._run_sweep(call, wire_id, listed)
+
+    async def _run_sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
+        operation_id = await self._sweep_id(call, wire_id)
+        facts: dict[str, Any] = {"call": call, "wire_id": wire_id}
+        if listed is not None and call == "retire":
+            facts["inventory"] = to_facts(listed)
+        elif listed is not None:
+            facts["rollouts"] = {instance: list(ids) for instance, ids in listed.items()}
+        instances = tuple(self._handles) if listed is None else tuple(listed)
+        running = await self._opened(
+            "sweep", operation_id, SweepCalls(wire_id, listed), instances, facts
+        )
+        self._sweeps.add(running)
+        try:
+            await running.advance("run", "done")
+        finally:
+            self._sweeps.discard(running)
+
+    async def _sweep_id(self, call: str, wire_id: str) -> str:
+        """
+        Return the id under which the journal keeps a sweep.
+
+        It is the wire's own where that is new. A resume may be sent again under any id, and a
+        retire may follow the restore whose attempts it stops; those get an id of their own.
+        """
+        recorder = self._required_recorder()
+        known = await recorder.run(lambda: recorder.journal.operation(self.run, wire_id))
+        if known is None:
+            return wire_id
+        if call == RESUME or (call == "retire" and known.chart == "restore"):
+            return new_operation_id(call)
+        raise OperationIdUsed(
+            f"id {wire_id!r} was used by a {known.chart} of run {self.run!r}; ids are used once, "
+            f"so give this {call} a new one"
+        )
+
+    async def _opened(
+        self,
+        chart: str,
+        operation_id: str,
+        calls: Calls,
+        instances: tuple[str, ...],
+        facts: Mapping[str, Any],
+    ) -> Running:
+        """Make an operation and its opening durable."""
+        settings = self._settings()
+        opening = open_operation(
+            moment=Moment(self._clock.wall_ts(), 0.0),
+            run=self.run,
+            operation_id=operation_id,
+            chart=chart,
+            instances=instances,
+            settings=settings,
+            facts=facts,
+        )
+        scheduler = Scheduler(
+            opening,
+            recorder=self._required_recorder(),
+            handles=self._handles,
+            wire=calls,
+            clock=self._clock,
+            cancel_reference=self._cancel_reference,
+        )
+        call_s = settings.control_timeout_s + settings.reply_grace_s
+        resume = settings.retry(RESUME)
+        tries_s = resume.attempts * (call_s + resume.pause_s)
+        running = Running(scheduler, calls, 2 * call_s + tries_s + 3 * self._journal_timeout_s)
+        scheduler.on_released = lambda: self._let_go(running)
+        await scheduler.open()
+        return running
+
+    def _required_recorder(self) -> Recorder:
+        """Open the journal with the first operation."""
+        if self._recorder is None:
+            self._recorder = Recorder(
+                open_journal(self._journal), owner=self._owner, timeout_s=self._journal_timeout_s
+            )
+        return self._recorder
+
+    def _require_none_open(self, wanted: str) -> None:
+        if self.open is not None:
+            raise OperationOpen(wanted, self.open.wire_id, self.open.operation.state)
+        if self._opening is not None:
+            raise OperationOpen(wanted, self._opening, "opening")
+
+    def _let_go(self, running: Running) -> None:
+        """Take a released operation off the table; one that has not ended is kept in sight."""
+        if self.open is running:
+            self.open = None
+            self._note_owed(running)
+        if running.operation.settled or running.scheduler.stopped:
+            self._unsettled.discard(running)
+        else:
+            self._unsettled.add(running)
+
+    # --- retires that a discarded restore still owes --------------------------------------------
+
+    def _note_owed(self, running: Running) -> None:
+        """Remember restored attempts whose retirement no instance confirmed (DESIGN, S5)."""
+        calls = running.calls
+        if not isinstance(calls, RestoreCalls):
+            return
+        for instance, failure in running.scheduler.unconfirmed("retire").items():
+            if not is_actor_dead(failure) and calls.replacements[instance]:
+                self._owed.setdefault(instance, set()).update(calls.replacements[instance])
+        if self._owed:
+            interval_s = running.operation.settings.sweep_interval_s
+            ends_s = self._clock.monotonic_s() + running.operation.settings.lease_grace_s
+            self._retry_owed_later(interval_s, ends_s)
+
+    def _retry_owed_later(self, interval_s: float, ends_s: float) -> None:
+        """Try again in the background until the lease horizon has passed."""
+
+        async def retry() -> None:
+            if self.open is None and self._opening is None:
+                await self._pay_owed()
+            if self._owed and self._clock.monotonic_s() < ends_s:
+                self._retry_owed_later(interval_s, ends_s)
+
+        def fire() -> None:
+            self._paying = loop.create_task(retry())
+
+        loop = asyncio.get_running_loop()
+        loop.call_later(interval_s, fire)
+
+    async def _pay_owed(self) -> None:
+        """Retire what a discarded restore could not, under an id that is not fenced."""
+        owed = {instance: tuple(sorted(episodes)) for instance, episodes in self._owed.items()}
+        if not owed:
+            return
+        try:
+            await self._run_sweep("retire", new_operation_id("retire"), owed)
+        except GymCheckpointOperationError as error:
+            self._owed = {instance: set(owed[instance]) for instance in error.failures}
+            logger.warning("restored attempts are still to be retired: %s", error)
+        except JournalError as error:
+            logger.warning("restored attempts are still to be retired: %s", text_of(error))
+        else:
+            self._owed.clear()
+
+
+def illegal(running: Running, verb: str) -> IllegalTransition:
+    """Return the error of a verb that the open operation cannot take now."""
+    operation = running.operation
+    return IllegalTransition(
+        operation.chart,
+        operation.chart_version,
+        operation.state,
+        verb,
+        operation.declared.legal(operation.state),
+        subject=running.wire_id,
+    )

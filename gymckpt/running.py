@@ -1,0 +1,273 @@
+"""
+One open operation as the coordinator holds it: what went wrong with it, and the body that it runs.
+
+The rules of which error leaves (DESIGN, S9) live here, once for all verbs and context managers:
+the first error is the one raised, cleanup failures become notes on it, and cancellations and
+interrupts leave as themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.core.operation import OperationState
+from gymckpt.core.settings import RESUME
+from gymckpt.errors import (
+    GymCheckpointOperationError,
+    IllegalTransition,
+    OperationDiscarded,
+    TransitionRefused,
+    sample,
+    text_of,
+)
+from gymckpt.runtime.scheduler import Scheduler
+
+__all__ = ["BodyGuard", "Running"]
+
+logger = logging.getLogger("gymckpt")
+
+Calls = CheckpointCalls | RestoreCalls | SweepCalls
+
+_OUTSIDE_CAUSES = frozenset({"lose_lease", "settle", "discard", "cancel"})
+"""What can give an operation up while its body runs, without a verb of the body failing."""
+
+
+class Running:
+    """An operation that this coordinator drives, from its opening until it is released."""
+
+    def __init__(self, scheduler: Scheduler, calls: Calls, cleanup_bound_s: float) -> None:
+        """
+        Hold an operation.
+
+        Args:
+            scheduler: What drives it.
+            calls: Its wire, which keeps the replies.
+            cleanup_bound_s: How long giving it up and reopening may take at the most.
+        """
+        self.scheduler = scheduler
+        self.calls = calls
+        self.verb_tasks: set[asyncio.Task[object] | None] = set()
+        """The tasks in which a verb waits for the operation and will raise its error."""
+        self._cleanup_bound_s = cleanup_bound_s
+
+    @property
+    def operation(self) -> OperationState:
+        """The operation's present state."""
+        return self.scheduler.operation
+
+    @property
+    def wire_id(self) -> str:
+        """The id that the caller and the instances know it by."""
+        return self.operation.wire_id
+
+    # --- verbs ----------------------------------------------------------------------------------
+
+    async def advance(
+        self, trigger: str, goal: str, facts: Mapping[str, object] | None = None
+    ) -> None:
+        """
+        Bring a verb in and wait until the operation is where the verb leads.
+
+        Args:
+            trigger: The verb's trigger.
+            goal: The state that it leads to when all goes well.
+            facts: What the journal should keep of the verb.
+
+        Raises:
+            BaseException: What gave the operation up, after it was reopened; the caller's own
+                cancellation leaves as itself.
+        """
+        task = asyncio.current_task()
+        self.verb_tasks.add(task)
+        try:
+            await self.scheduler.request(trigger, facts)
+            if await self.scheduler.reached(goal):
+                return
+        except (IllegalTransition, TransitionRefused):
+            raise
+        except asyncio.CancelledError as error:
+            await self.give_up("cancel", error)
+            raise
+        except BaseException as error:
+            await self.give_up("discard", error)
+            raise
+        finally:
+            self.verb_tasks.discard(task)
+        await self.end(self.error())
+
+    async def give_up(self, trigger: str, error: BaseException) -> None:
+        """
+        Give the operation up because of `error`, reopen, and note on it what could not be done.
+
+        Args:
+            trigger: `discard` or `cancel`.
+            error: Why; it is not raised here.
+
+        Raises:
+            CancelledError: A cancellation came while an ordinary error was being cleaned up.
+        """
+        self.scheduler.post(trigger, {"reason": f"{type(error).__name__}: {text_of(error)}"})
+        cancelled = await self._cleaned_up(may_leave=isinstance(error, asyncio.CancelledError))
+        self._note_unconfirmed(error)
+        if cancelled is not None and isinstance(error, Exception):
+            raise cancelled from error
+
+    async def end(self, error: BaseException | None) -> None:
+        """
+        Wait until the operation is released, then raise `error` with what could not be done.
+
+        Args:
+            error: What the caller should be told; None where the operation ends well.
+
+        Raises:
+            BaseException: `error`, or a cancellation that came meanwhile.
+        """
+        cancelled = await self._cleaned_up(may_leave=False)
+        if error is None:
+            if cancelled is not None:
+                raise cancelled
+            return
+        self._note_unconfirmed(error)
+        if cancelled is not None:
+            raise cancelled from error
+        raise error
+
+    async def _cleaned_up(self, *, may_leave: bool) -> asyncio.CancelledError | None:
+        """
+        Wait until cleaning up was sent everywhere, and then until it was answered.
+
+        The first wait takes no cancellation, so that none leaves an instance without its resume;
+        of the second the first cancellation is remembered and the next one ends it at once.
+        """
+        cancels = await self.scheduler.until_cleaning(self._cleanup_bound_s)
+        cancelled = asyncio.CancelledError() if cancels else None
+        waits_left = 1 - cancels if may_leave else 2 - cancels
+        ending = asyncio.ensure_future(self.scheduler.until_released())
+        try:
+            while waits_left > 0 and not ending.done():
+                try:
+                    done, _ = await asyncio.wait({ending}, timeout=self._cleanup_bound_s)
+                except asyncio.CancelledError as error:
+                    cancelled, waits_left = error, waits_left - 1
+                else:
+                    waits_left = 0 if not done else waits_left
+        finally:
+            ending.cancel()
+        return cancelled
+
+    # --- what went wrong ------------------------------------------------------------------------
+
+    def error(self) -> BaseException:
+        """Return what gave the operation up: its first cause, with the other facts as notes."""
+        if self.scheduler.fault is not None:
+            return self.scheduler.fault
+        cause = self.operation.cause
+        if cause is None:
+            return OperationDiscarded(self.wire_id, f"it ended in {self.operation.state!r}")
+        if cause.trigger == "seal_failed":
+            return self.scheduler.file_error or OperationDiscarded(self.wire_id, "sealing failed")
+        if cause.call is None:
+            reason = str(cause.facts.get("reason", cause.trigger))
+            return OperationDiscarded(self.wire_id, reason)
+        return self.call_error(cause.call)
+
+    def call_error(self, call: str) -> BaseException:
+        """Return the error of a call that could not succeed on every instance."""
+        failures = self.scheduler.unconfirmed(call)
+        calls = self.calls
+        not_ready = (
+            calls.not_ready() if call == "prepare" and isinstance(calls, CheckpointCalls) else None
+        )
+        if not failures and not_ready is not None:
+            return self._with_abandoned(not_ready, call)
+        error = GymCheckpointOperationError(call, failures)
+        if not_ready is not None:
+            error.add_note(f"besides, {not_ready}")
+        return self._with_abandoned(error, call)
+
+    def _with_abandoned(self, error: BaseException, call: str) -> BaseException:
+        waited = [
+            instance
+            for instance, found in self.operation.in_state(call, "unanswered")
+            if found.abandoned
+        ]
+        if waited:
+            error.add_note(
+                f"{call} could no longer succeed, so {len(waited)} instance(s) that had not "
+                f"answered were not waited for: {sample(waited)}"
+            )
+        return error
+
+    def _note_unconfirmed(self, error: BaseException) -> None:
+        """Note on `error` which cleaning up is unconfirmed, one note per call."""
+        for call, what in (("retire", "retiring restored attempts"), (RESUME, "reopening")):
+            failures = self.scheduler.unconfirmed(call)
+            if failures:
+                failed = GymCheckpointOperationError(call, failures)
+                error.add_note(f"cleanup: {what} is unconfirmed and is tried again later: {failed}")
+
+    def report_unconfirmed(self) -> None:
+        """Log, after a good end, which instances have not confirmed that they are open again."""
+        failures = self.scheduler.unconfirmed(RESUME)
+        if failures:
+            logger.warning(
+                "%s %r stands, but reopening is unconfirmed and is tried again every %g s until "
+                "the lease reopens it: %s",
+                self.operation.chart,
+                self.wire_id,
+                self.operation.settings.sweep_interval_s,
+                GymCheckpointOperationError(RESUME, failures),
+            )
+
+
+class BodyGuard:
+    """
+    Cancel the body of a context manager when its operation is given up by someone else.
+
+    As `asyncio.timeout` does, it cancels the task that entered the context manager and turns that
+    one cancellation, and no other, into the operation's error.
+    """
+
+    def __init__(self, running: Running) -> None:
+        """Watch `running` on behalf of the current task."""
+        self._running = running
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+        self._struck = False
+        running.scheduler.on_moved = self._look
+        self._look()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the operation was given up without a verb of the body failing."""
+        cause = self._running.operation.cause
+        fault = self._running.scheduler.fault
+        return fault is not None or (cause is not None and cause.trigger in _OUTSIDE_CAUSES)
+
+    def _look(self) -> None:
+        if self._struck or not self.lost or self._task is None:
+            return
+        self._struck = True
+        if self._task not in self._running.verb_tasks:
+            self._task.cancel()
+        else:
+            self._struck = False  # the verb raises the error itself
+
+    def release(self, error: BaseException | None) -> bool:
+        """
+        End the watch.
+
+        Args:
+            error: What the body ended with.
+
+        Returns:
+            Whether `error` is only the cancellation that this guard sent.
+        """
+        self._running.scheduler.on_moved = lambda: None
+        if not self._struck or self._task is None:
+            return False
+        outside = self._task.uncancel() > self._before
+        return isinstance(error, asyncio.CancelledError) and not outside

@@ -1,0 +1,199 @@
+"""
+The instances behind their handles: sending a call, and turning whatever comes back into a future.
+
+A handle is anything with `checkpoint_*` methods whose `.remote(...)` gives an awaitable: a Ray
+actor, or an object in this process. Ray is imported only when a reference of it must be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+from gymckpt.episodes import require_instance_id, require_shard
+from gymckpt.errors import tame
+
+__all__ = ["HasCheckpointHandles", "Interrupted", "ShardSet", "ask_all", "cancel_remote", "require_handles", "send", "watch"]
+
+
+@runtime_checkable
+class HasCheckpointHandles(Protocol):
+    """Anything that knows the handle of every instance."""
+
+    @property
+    def checkpoint_handles(self) -> Mapping[str, Any]:
+        """Instance id to handle, in the order in which instances are asked."""
+        ...
+
+
+def _frozen_handles(raw: Mapping[str, Sequence[Any]]) -> Mapping[str, tuple[Any, ...]]:
+    return {require_shard(shard): tuple(handles) for shard, handles in raw.items()}
+
+
+@attrs.frozen(kw_only=True)
+class ShardSet:
+    """
+    The handles of a job, by shard and replica.
+
+    Raises:
+        TypeError: A shard name is not a string.
+        ValueError: A shard name is no plain path component.
+    """
+
+    handles: Mapping[str, tuple[Any, ...]] = attrs.field(converter=_frozen_handles)
+    """Shard name to the handles of its replicas, in replica order."""
+
+    @property
+    def checkpoint_handles(self) -> dict[str, Any]:
+        """Instance id to handle, in shard then replica order."""
+        return {
+            f"{shard}/replica-{index}": handle
+            for shard, handles in self.handles.items()
+            for index, handle in enumerate(handles)
+        }
+
+
+def require_handles(shard_set: object) -> dict[str, Any]:
+    """
+    Return the handles of a shard set, checked.
+
+    Args:
+        shard_set: Anything with `checkpoint_handles`.
+
+    Raises:
+        TypeError: It has none.
+        ValueError: There is no instance, or an instance id is malformed.
+    """
+    if not isinstance(shard_set, HasCheckpointHandles):
+        raise TypeError(
+            f"a shard set has checkpoint_handles (instance id to handle); "
+            f"{type(shard_set).__name__} has not"
+        )
+    handles = dict(shard_set.checkpoint_handles)
+    if not handles:
+        raise ValueError("the shard set has no instance; a checkpoint needs at least one")
+    for instance in handles:
+        require_instance_id(instance)
+    return handles
+
+
+class Interrupted(Exception):  # noqa: N818 - it is a carrier, not an error
+    """A `KeyboardInterrupt` or `SystemExit` that surfaced in a call, carried past the loop."""
+
+    def __init__(self, original: BaseException) -> None:
+        super().__init__(type(original).__name__)
+        self.original = original
+
+
+def send(handle: object, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """
+    Send one call and return its reference, an awaitable.
+
+    Args:
+        handle: An instance's handle.
+        method: The actor method, for example `checkpoint_prepare`.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        Interrupted: The sending was interrupted.
+        BaseException: Whatever the handle raises at once; that is the instance's failure.
+    """
+    try:
+        return getattr(handle, method).remote(*args, **kwargs)
+    except (KeyboardInterrupt, SystemExit) as interrupt:
+        raise Interrupted(interrupt) from interrupt
+
+
+def watch(reference: Any) -> asyncio.Future[Any]:
+    """
+    Return a future for what `reference` comes to; cancelling a Ray one leaves the call running.
+
+    Args:
+        reference: What `.remote(...)` gave: a Ray object reference or any other awaitable.
+    """
+    if isinstance(reference, asyncio.Future):
+        return reference
+    return asyncio.ensure_future(_awaited(reference))
+
+
+async def _awaited(reference: Awaitable[Any]) -> Any:
+    """Await a reference; an interrupt in it must not tear the event loop down."""
+    try:
+        return await reference
+    except (KeyboardInterrupt, SystemExit) as interrupt:
+        raise Interrupted(interrupt) from interrupt
+
+
+async def ask_all(
+    handles: Mapping[str, Any],
+    method: str,
+    *,
+    timeout_s: float,
+    cancel_reference: Callable[[Any], None],
+) -> tuple[dict[str, Any], dict[str, BaseException]]:
+    """
+    Ask every instance one question that changes nothing, and wait for the answers with a bound.
+
+    Args:
+        handles: Instance id to handle.
+        method: The actor method; it takes no arguments.
+        timeout_s: How long to wait for all of them.
+        cancel_reference: Told of every reference that is no longer waited for.
+
+    Returns:
+        The replies, and what the others ended with, both by instance id.
+    """
+    failures: dict[str, BaseException] = {}
+    asked: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
+    for instance, handle in handles.items():
+        try:
+            reference = send(handle, method, (), {})
+            asked[instance] = (reference, watch(reference))
+        except Exception as error:  # noqa: BLE001 - whatever a handle raises is its failure
+            failures[instance] = tame(error)
+    futures = [future for _, future in asked.values()]
+    try:
+        if futures:
+            await asyncio.wait(futures, timeout=timeout_s)
+    finally:
+        late = [reference for reference, future in asked.values() if future.cancel()]
+        for reference in late:
+            cancel_reference(reference)
+    replies: dict[str, Any] = {}
+    for instance, (reference, future) in asked.items():
+        if any(reference is other for other in late) or future.cancelled():
+            failures[instance] = TimeoutError(f"no answer to {method} within {timeout_s:g} s")
+        elif (error := future.exception()) is not None:
+            failures[instance] = tame(error)
+        else:
+            replies[instance] = future.result()
+    return replies, failures
+
+
+def is_object_ref(reference: object) -> bool:
+    """Whether `reference` is a real Ray object reference, judged without importing Ray."""
+    return any(
+        base.__name__ == "ObjectRef" and base.__module__.split(".")[0] == "ray"
+        for base in type(reference).__mro__
+    )
+
+
+def cancel_remote(reference: object) -> None:
+    """
+    Ask Ray to stop a call that is no longer waited for; best effort, and never an error.
+
+    Args:
+        reference: What the call gave; anything but a real Ray reference is left alone.
+    """
+    if not is_object_ref(reference):
+        return
+    import ray  # noqa: PLC0415 - only a process that holds a Ray reference has Ray
+
+    try:
+        ray.cancel(reference)
+    except Exception:  # noqa: BLE001, S110 - documented: correctness never depends on it
+        pass

@@ -1,0 +1,490 @@
+"""
+The scheduler: it drives one operation, whatever its chart.
+
+Events come in from verbs, replies, timers and file effects. A drain takes all that have arrived,
+steps the core through them, appends their entries in one transaction, and only then lets the new
+state count and performs the effects (DESIGN, S6). A drain is a task only while there is work: an
+operation that waits for its lease horizon holds a timer, not a task.
+
+A journal that fails in the middle of an operation changes the rule in one way (DESIGN, 7): the
+operation is settled from its last durable state as a recovering controller would settle it, the
+instances are reopened without an entry, and what could not be recorded is recorded afterwards.
+A fenced scheduler stops: nothing more is sent, and whoever waits is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from gymckpt.chart import Ignored, Refused
+from gymckpt.core.effects import (
+    CancelCall,
+    Effect,
+    SendCall,
+    StartTimer,
+    StopTimer,
+    WithdrawManifest,
+    WriteManifest,
+)
+from gymckpt.core.entry import Entry, JsonFacts
+from gymckpt.core.events import Event, FailureRecord, Moment, Replied, TimerFired, Triggered
+from gymckpt.core.operation import NO_CALLS, OperationState
+from gymckpt.core.settings import RENEW
+from gymckpt.core.step import Step, step
+from gymckpt.errors import (
+    Fenced,
+    IllegalTransition,
+    InvariantViolated,
+    JournalError,
+    TransitionRefused,
+    is_actor_dead,
+    is_transient_failure,
+    tame,
+    text_of,
+)
+from gymckpt.runtime.asks import AskKey, Asks
+from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.spans import StateSpans
+from gymckpt.runtime.wire import Judgement, Wire
+from gymckpt.runtime.worker import Recorder, run_detached
+
+__all__ = ["Scheduler"]
+
+logger = logging.getLogger("gymckpt")
+
+Answer = Ignored | Refused | BaseException | None
+"""What a verb that brought a trigger in is told: None where it was taken."""
+
+
+@attrs.frozen
+class _Queued:
+    event: Event
+    accepted: asyncio.Future[Ignored | Refused | None] | None
+
+
+class Scheduler:
+    """Drive one operation from its opening to its end."""
+
+    def __init__(
+        self,
+        opening: Step,
+        *,
+        recorder: Recorder,
+        handles: Mapping[str, Any],
+        wire: Wire,
+        clock: Clock,
+        cancel_reference: Callable[[Any], None],
+    ) -> None:
+        """
+        Take charge of an operation; nothing happens before `open`.
+
+        Args:
+            opening: The step that opens it, made at this moment.
+            recorder: The journal.
+            handles: Instance id to handle.
+            wire: The particulars of the operation's calls.
+            clock: The two clocks.
+            cancel_reference: Told, best effort, of every reference that is no longer waited for.
+        """
+        self.operation: OperationState = opening.operation
+        self.failures: dict[tuple[str, str], BaseException] = {}
+        """(call, instance) to what its latest failed ask ended with, as it came."""
+        self.file_error: BaseException | None = None
+        """What the latest file effect ended with, where it failed."""
+        self.fault: BaseException | None = None
+        """What ended the operation from inside: fencing, the journal, an interrupt, a defect."""
+        self.released = False
+        """Whether nobody need wait: it has ended, or what is left goes on in the background."""
+        self.stopped = False
+        """Whether it acts no more: fenced, or broken."""
+        self.on_moved: Callable[[], None] = lambda: None
+        """Called after each change of state; must not block or raise."""
+        self.on_released: Callable[[], None] = lambda: None
+        """Called when the caller need not wait any longer, and again when the operation ends."""
+        self._opening = opening
+        self._recorder = recorder
+        self._wire = wire
+        self._clock = clock
+        self._zero_s = clock.monotonic_s() - opening.operation.at_s
+        self._asks = Asks(
+            handles=handles,
+            wire=wire,
+            cancel_reference=cancel_reference,
+            on_judged=self._take_judged,
+            on_failed=self._take_failed,
+            on_interrupted=self._take_interrupt,
+        )
+        self._spans = StateSpans()
+        self._queue: deque[_Queued] = deque()
+        self._drain_task: asyncio.Task[None] | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._recorded_seq = 0
+        self._backlog: list[Entry] = []
+        self._journal_error: JournalError | None = None
+
+    # --- for verbs ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """
+        Make the opening durable.
+
+        Raises:
+            OperationIdUsed: The id was used before.
+            JournalError: The journal cannot be written; nothing was sent.
+        """
+        await self._recorder.open(self.operation, self._opening.entries)
+        self._recorded_seq = self.operation.seq
+        self._spans.follow(self.operation)
+
+    def post(self, trigger: str, facts: JsonFacts | None = None) -> None:
+        """Bring a trigger in without waiting for what comes of it; safe in any cleanup."""
+        self._put(Triggered(moment=self._now(), trigger=trigger, facts=facts or {}))
+
+    async def request(self, trigger: str, facts: JsonFacts | None = None) -> None:
+        """
+        Bring a verb in and wait until its transition is durable.
+
+        Args:
+            trigger: A trigger of the operation's chart.
+            facts: What the journal should keep of it.
+
+        Raises:
+            IllegalTransition: The chart does not allow it now; nothing changed.
+            TransitionRefused: A guard refused it, or the chart ignores it here; nothing changed.
+            JournalError: The transition could not be made durable.
+        """
+        accepted: asyncio.Future[Ignored | Refused | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        event = Triggered(moment=self._now(), trigger=trigger, facts=facts or {})
+        self._put(event, accepted)
+        outcome = await accepted
+        if outcome is not None:
+            raise TransitionRefused(
+                f"{self.operation.chart} {self.operation.operation_id!r} refuses {trigger!r} in "
+                f"state {outcome.source!r}: {outcome.reason}"
+            )
+
+    async def reached(self, *states: str) -> bool:
+        """
+        Wait until the operation is in one of `states`, or nobody need wait any longer.
+
+        Returns:
+            Whether it is in one of them.
+        """
+        while self.operation.state not in states and not self.released:
+            await self._waiter()
+        return self.operation.state in states
+
+    async def renewed(self) -> bool:
+        """
+        Renew every lease now, or wait for the renewal that is under way.
+
+        Returns:
+            Whether every instance has answered; else the operation was given up.
+        """
+        self._stop_timer("renew")
+        self._put(TimerFired(moment=self._now(), timer="renew"))
+        asked = False
+        while self.operation.row.renews and not self.released:
+            renewals = self.operation.calls.get(RENEW, NO_CALLS)
+            pending = renewals.count("asked", "failed", "unanswered")
+            if asked and not pending:
+                return True
+            asked = asked or bool(pending)
+            await self._waiter()
+        return False
+
+    async def until_released(self) -> None:
+        """Wait until the operation has ended, or the rest of it goes on in the background."""
+        while not self.released:
+            await self._waiter()
+        await self._asks.quiet()
+
+    async def until_cleaning(self, bound_s: float) -> int:
+        """
+        Wait, whatever cancellations come, until cleaning up was sent to every instance.
+
+        Args:
+            bound_s: How long at the most.
+
+        Returns:
+            How many cancellations came meanwhile.
+        """
+        cancels = 0
+        ends_s = self._clock.monotonic_s() + bound_s
+        while not (self.operation.cleaning or self.released):
+            left_s = ends_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                break
+            try:
+                await asyncio.wait({self._waiter()}, timeout=left_s)
+            except asyncio.CancelledError:
+                cancels += 1
+        return cancels
+
+    def sweep(self) -> None:
+        """Try now what is unconfirmed, instead of at the next interval."""
+        if self.released and not self.stopped and not self.operation.settled:
+            self._stop_timer("sweep")
+            self._put(TimerFired(moment=self._now(), timer="sweep"))
+
+    def unconfirmed(self, call: str) -> dict[str, BaseException]:
+        """Return the instances that failed `call` or left it unanswered, each with its failure."""
+        states = ("asked", "failed", "unanswered", "gone")
+        return {
+            instance: self.failures.get((call, instance))
+            or TimeoutError(found.failure.text if found.failure else f"no answer to {call}")
+            for instance, found in self.operation.in_state(call, *states)
+            if found.failure is not None
+        }
+
+    # --- events in ------------------------------------------------------------------------------
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.wall_ts(), self._clock.monotonic_s() - self._zero_s)
+
+    def _put(
+        self, event: Event, accepted: asyncio.Future[Ignored | Refused | None] | None = None
+    ) -> None:
+        queued = _Queued(event, accepted)
+        if self.stopped:
+            _answer([(queued, self.fault)])
+            return
+        self._queue.append(queued)
+        if self._drain_task is None:
+            self._drain_task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Work through the queue until it is empty."""
+        try:
+            while self._queue and not self.stopped:
+                batch = list(self._queue)
+                self._queue.clear()
+                await self._take(batch)
+                if self._backlog and self.released:
+                    await self._flush()
+        finally:
+            self._drain_task = None
+
+    async def _take(self, batch: list[_Queued]) -> None:
+        """Step through a batch, record it, and only then act on it."""
+        durable = self.operation
+        steps, answers = self._steps(durable, batch)
+        operation = steps[-1].operation if steps else durable
+        entries = [entry for taken in steps for entry in taken.entries]
+        failure = await self._record(entries, operation) if entries else None
+        if failure is not None:
+            answers = [(queued, failure) for queued, _ in answers]
+            if not durable.cleaning and not self.stopped:
+                facts = {"reason": text_of(failure)}
+                steps = [step(durable, Triggered(moment=self._now(), trigger="settle", facts=facts))]
+                operation, entries = steps[0].operation, list(steps[0].entries)
+            self._backlog += entries
+        if not self.stopped:
+            self.operation = operation
+            self._spans.follow(operation)
+            for effect in (effect for taken in steps for effect in taken.effects):
+                self._perform(effect)
+            self._wake()
+        _answer(answers)
+
+    def _steps(
+        self, operation: OperationState, batch: list[_Queued]
+    ) -> tuple[list[Step], list[tuple[_Queued, Answer]]]:
+        """Step through events one after the other; an event that is refused moves nothing."""
+        steps: list[Step] = []
+        answers: list[tuple[_Queued, Answer]] = []
+        for queued in batch:
+            try:
+                taken = step(operation, queued.event)
+            except (IllegalTransition, InvariantViolated) as error:
+                answers.append((queued, error))
+                if queued.accepted is None or isinstance(error, InvariantViolated):
+                    self._take_defect(error)
+                continue
+            operation = taken.operation
+            steps.append(taken)
+            answers.append((queued, taken.refused))
+        return steps, answers
+
+    def _take_defect(self, error: Exception) -> None:
+        """The core cannot take an event of the world: say so and settle; twice, and stop."""
+        logger.critical("operation %r: %s", self.operation.operation_id, text_of(error))
+        if self.fault is None:
+            self.fault = error
+            self.post("settle", {"reason": text_of(error)})
+        else:
+            self._stop(error)
+
+    # --- the journal ----------------------------------------------------------------------------
+
+    async def _record(self, entries: list[Entry], after: OperationState) -> JournalError | None:
+        """Make entries durable; return what went wrong, having said so loudly."""
+        if self._backlog:
+            return self._journal_error
+        try:
+            await self._append(entries, after)
+        except Fenced as error:
+            self._stop(error)
+            return error
+        except JournalError as error:
+            self.fault = self.fault or error
+            self._journal_error = error
+            logger.critical(
+                "operation %r: the journal failed; instances are being reopened unrecorded: %s",
+                after.operation_id,
+                text_of(error),
+            )
+            return error
+        return None
+
+    async def _append(self, entries: list[Entry], after: OperationState) -> None:
+        await self._recorder.append(
+            entries, expected_seq=self._recorded_seq, epoch=after.epoch, settled=after.settled
+        )
+        self._recorded_seq = entries[-1].seq
+
+    async def _flush(self) -> None:
+        """Record what could not be recorded when it happened, if the journal is back."""
+        entries = list(self._backlog)
+        try:
+            await self._append(entries, self.operation)
+        except Fenced as error:
+            self._stop(error)
+        except JournalError as error:
+            logger.error(
+                "operation %r: %d entries are still unrecorded: %s",
+                self.operation.operation_id,
+                len(entries),
+                text_of(error),
+            )
+        else:
+            del self._backlog[: len(entries)]
+
+    # --- effects out ----------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, SendCall):
+            self._asks.send(effect)
+        elif isinstance(effect, CancelCall):
+            self._asks.cancel(effect.call, effect.instance)
+        elif isinstance(effect, StartTimer):
+            self._start_timer(effect)
+        elif isinstance(effect, StopTimer):
+            self._stop_timer(effect.timer)
+        elif isinstance(effect, WriteManifest):
+            self._do_file(self._wire.publish, "sealed", "seal_failed")
+        elif isinstance(effect, WithdrawManifest):
+            root = effect.root
+            self._do_file(lambda: self._wire.withdraw(root), "withdrawn", "withdraw_failed")
+        elif effect.released:
+            self.released = True
+            self.on_released()
+
+    def _start_timer(self, effect: StartTimer) -> None:
+        if effect.timer not in self._timers:
+            self._timers[effect.timer] = asyncio.get_running_loop().call_later(
+                max(0.0, effect.delay_s), self._fire_timer, effect.timer
+            )
+
+    def _stop_timer(self, timer: str) -> None:
+        handle = self._timers.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _fire_timer(self, timer: str) -> None:
+        self._timers.pop(timer, None)
+        self._put(TimerFired(moment=self._now(), timer=timer))
+
+    def _do_file(
+        self, plan: Callable[[], Callable[[], Mapping[str, Any]]], done: str, failed: str
+    ) -> None:
+        """Run a file effect off the loop and bring in how it ended."""
+
+        def take(facts: Mapping[str, Any] | None, error: BaseException | None) -> None:
+            if error is None:
+                self.post(done, facts)
+                return
+            self.file_error = tame(error)
+            self.post(failed, {"failure": attrs.asdict(_record_of(self.file_error))})
+
+        try:
+            job = plan()
+        except Exception as error:  # noqa: BLE001 - a manifest that cannot be is a failed sealing
+            take(None, error)
+        else:
+            run_detached(job, f"gymckpt-{done}", take)
+
+    # --- what comes back ------------------------------------------------------------------------
+
+    def _take_judged(self, key: AskKey, judgement: Judgement) -> None:
+        self._take_reply(key, outcome=judgement.outcome, facts=judgement.facts)
+
+    def _take_failed(self, key: AskKey, error: BaseException) -> None:
+        self.failures[key.call, key.instance] = error
+        self._take_reply(key, outcome="failed", failure=_record_of(error))
+
+    def _take_reply(self, key: AskKey, **reply: Any) -> None:
+        about = {"call": key.call, "instance": key.instance, "ask": key.ask}
+        self._put(Replied(moment=self._now(), **about, **reply))
+
+    def _take_interrupt(self, interrupt: BaseException) -> None:
+        """A Ctrl-C that landed in a call interrupts the operation, not the event loop."""
+        self.fault = self.fault or interrupt
+        self.post("cancel", {"reason": type(interrupt).__name__})
+
+    # --- telling whoever waits ------------------------------------------------------------------
+
+    def _waiter(self) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        waiter.add_done_callback(self._waiters.discard)
+        return waiter
+
+    def _wake(self) -> None:
+        self.on_moved()
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _stop(self, error: BaseException) -> None:
+        """Act no more: another controller drives the operation, or going on would do harm."""
+        logger.error("operation %r stops: %s", self.operation.operation_id, text_of(error))
+        self.fault = error
+        self.stopped = self.released = True
+        for timer in list(self._timers):
+            self._stop_timer(timer)
+        self._asks.drop_all()
+        _answer([(queued, error) for queued in self._queue])
+        self._queue.clear()
+        self.on_released()
+        self._wake()
+
+
+def _record_of(error: BaseException) -> FailureRecord:
+    return FailureRecord(
+        type=type(error).__name__,
+        text=text_of(error),
+        transient=is_transient_failure(error),
+        dead=is_actor_dead(error),
+    )
+
+
+def _answer(answers: Iterable[tuple[_Queued, Answer]]) -> None:
+    """Tell verbs what came of the triggers that they brought in."""
+    for queued, outcome in answers:
+        accepted = queued.accepted
+        if accepted is None or accepted.done():
+            continue
+        if isinstance(outcome, BaseException):
+            accepted.set_exception(outcome)
+        else:
+            accepted.set_result(outcome)

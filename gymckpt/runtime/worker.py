@@ -1,0 +1,193 @@
+"""
+Blocking work off the event loop, and always with a bound.
+
+A worker is one daemon thread, so a file system that hangs for ever stops neither the loop nor the
+exit of the process, which the threads of `concurrent.futures` would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from gymckpt.core.entry import Entry
+from gymckpt.core.operation import OperationState
+from gymckpt.errors import JournalUnavailable
+from gymckpt.journal.base import Journal
+from gymckpt.journal.rules import Opening
+
+__all__ = ["Recorder", "Worker", "run_detached"]
+
+T = TypeVar("T")
+
+_Job = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
+
+SHUTDOWN_WAIT_S = 1.0
+"""How long a loop that is being shut down is held up for an append that is under way."""
+
+
+class Worker:
+    """One daemon thread that runs what it is given, in order; it starts with the first job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], T]) -> concurrent.futures.Future[T]:
+        """
+        Run `job` on the thread.
+
+        Args:
+            job: What to run; its result or exception ends up in the future.
+        """
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._jobs.put((job, future))
+        return future
+
+    def stop(self) -> None:
+        """Let the thread end after the jobs that it has."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread = None
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, future = item
+            try:
+                future.set_result(job())
+            except BaseException as error:  # handed to whoever waits for the future
+                future.set_exception(error)
+
+
+def run_detached(
+    job: Callable[[], T], name: str, then: Callable[[T | None, BaseException | None], None]
+) -> None:
+    """
+    Run a blocking job on a thread of its own and bring what comes of it back to the event loop.
+
+    Args:
+        job: What to run; it may hang for ever.
+        name: What to call the thread.
+        then: Called on the loop with the result, or with the exception.
+    """
+    worker = Worker(name)
+    future = asyncio.wrap_future(worker.submit(job))
+    worker.stop()
+
+    def take(ended: asyncio.Future[T]) -> None:
+        if ended.cancelled():
+            then(None, asyncio.CancelledError())
+        elif (error := ended.exception()) is not None:
+            then(None, error)
+        else:
+            then(ended.result(), None)
+
+    future.add_done_callback(take)
+
+
+class Recorder:
+    """A journal as the event loop sees it: every call is awaited, bounded and off the loop."""
+
+    def __init__(self, journal: Journal, *, owner: str, timeout_s: float) -> None:
+        """
+        Wrap a journal.
+
+        Args:
+            journal: The journal; one that does not block is called in line.
+            owner: The token of this controller, recorded with the operations that it opens.
+            timeout_s: How long one call may take before the journal counts as unavailable.
+        """
+        self.journal = journal
+        self.owner = owner
+        self.timeout_s = timeout_s
+        self._worker = Worker("gymckpt-journal")
+
+    async def open(self, operation: OperationState, entries: Sequence[Entry]) -> None:
+        """
+        Record a new operation.
+
+        Args:
+            operation: Its first state.
+            entries: The entries that open it.
+
+        Raises:
+            OperationIdUsed: The id was used before in this run.
+            JournalError: It could not be written.
+        """
+        opening = Opening(
+            run=operation.run,
+            operation_id=operation.operation_id,
+            chart=operation.chart,
+            chart_version=operation.chart_version,
+        )
+        await self.run(lambda: self.journal.open_operation(opening, entries, owner=self.owner))
+
+    async def append(
+        self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool
+    ) -> None:
+        """
+        Append the entries of one or more steps of an operation.
+
+        Args:
+            entries: In order, all of one operation.
+            expected_seq: The seq of the last entry that is durable.
+            epoch: The epoch that drives the operation.
+            settled: Whether the operation has ended with these entries.
+
+        Raises:
+            Fenced: Another controller has taken the operation over.
+            JournalError: It could not be written; whether it was, is unknown after a timeout.
+        """
+        await self.run(
+            lambda: self.journal.append(
+                entries, expected_seq=expected_seq, epoch=epoch, settled=settled
+            )
+        )
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """
+        Run one call of the journal.
+
+        A cancelled caller still gets the result where it comes soon: what was begun is durable or
+        not, and the caller must know which before it goes.
+
+        Raises:
+            JournalUnavailable: It took longer than the timeout.
+        """
+        if not self.journal.blocks:
+            return job()
+        future = self._worker.submit(job)
+        waiting = asyncio.wrap_future(future)
+        try:
+            done, _ = await asyncio.wait({waiting}, timeout=self.timeout_s)
+        except asyncio.CancelledError:
+            return future.result(timeout=SHUTDOWN_WAIT_S)
+        if not done:
+            waiting.add_done_callback(_retrieve)
+            raise JournalUnavailable(
+                f"the journal {self.journal.url} did not answer within {self.timeout_s:g} s; "
+                "its file system may hang"
+            )
+        return waiting.result()
+
+    def close(self) -> None:
+        """Close the journal after what was submitted, and let the thread end."""
+        if self.journal.blocks:
+            self._worker.submit(self.journal.close)
+            self._worker.stop()
+        else:
+            self.journal.close()
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at an exception that nobody waits for any more, so that it is not reported as lost."""
+    if not future.cancelled():
+        future.exception()
