@@ -47,6 +47,8 @@ GYM_CHECKPOINT_MANIFEST_FILENAME = "gym_checkpoint.json"
 MANIFEST_BYTES_MAX = 1 << 30
 """Far beyond any inventory; a larger file is something else, and would not fit into memory."""
 
+_NO_DIRECTORY = (FileNotFoundError, NotADirectoryError)
+
 _require_schema_version = require_schema_version
 _episodes_by_instance = episodes_by_instance
 """The coordinator's API document names both here."""
@@ -111,7 +113,7 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
     See to it that no manifest of a checkpoint exists or appears, whichever process published it.
 
     A process that drove the checkpoint before and is only slow is stopped by a mark that stays in
-    the directory.
+    the directory, if there is room for one.
 
     Args:
         checkpoint_root: The checkpoint's directory; may be absent.
@@ -129,9 +131,10 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
     root = Path(checkpoint_root)
     try:
         with exclusive(root):
-            _withdrawal_mark(root, checkpoint_id).touch()
+            with suppress(OSError):  # a full disk must not keep a checkpoint from being given up
+                _withdrawal_mark(root, checkpoint_id).touch()
             return _withdraw(root, checkpoint_id)
-    except FileNotFoundError:
+    except _NO_DIRECTORY:
         return False
 
 
@@ -164,7 +167,7 @@ class ManifestPublication:
             OSError: It cannot be written; nothing of it is left.
         """
         self._require_wanted()
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._make_root()
         data = self._manifest.encode()
         temporary = write_beside(
             self._path, data, prefix=_temporary_prefix(self._manifest.checkpoint_id)
@@ -197,13 +200,18 @@ class ManifestPublication:
         try:
             with exclusive(self._root):
                 return _withdraw(self._root, self._manifest.checkpoint_id)
-        except (FileNotFoundError, ValueError):
+        except (*_NO_DIRECTORY, ValueError):
             return False
 
     def _require_wanted(self) -> None:
         checkpoint_id = self._manifest.checkpoint_id
         if self._withdrawn or _withdrawal_mark(self._root, checkpoint_id).exists():
             raise ManifestWithdrawn(checkpoint_id, str(self._path))
+
+    def _make_root(self) -> None:
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True, exist_ok=True)
+            flush_directory(self._root.parent)
 
     def _confirm_standing(self) -> str:
         """Return the digest of what stands there if it is this manifest, made durable."""
