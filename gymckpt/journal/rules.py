@@ -23,6 +23,7 @@ __all__ = [
     "OperationRow",
     "break_after",
     "check_read",
+    "checked_field",
     "encoded",
     "id_used",
     "operation_from",
@@ -31,8 +32,13 @@ __all__ = [
 ]
 
 
-def _checked(require: Callable[[object], Any]) -> Any:
-    """Return an attrs field whose value `require` accepts; the error names the field."""
+def checked_field(require: Callable[[object], Any]) -> Any:
+    """
+    Return an attrs field that holds only what `require` accepts; the error names the field.
+
+    Args:
+        require: Raises TypeError or ValueError about a value that breaks the rule.
+    """
 
     def check(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
         try:
@@ -53,13 +59,13 @@ class Opening:
         ValueError: A field breaks its rule.
     """
 
-    run: str = _checked(require_operation_id)
+    run: str = checked_field(require_operation_id)
     """The training run; ids of different runs never collide."""
-    operation_id: str = _checked(require_operation_id)
+    operation_id: str = checked_field(require_operation_id)
     """Used once in its run and never again."""
-    chart: str = _checked(require_name)
+    chart: str = checked_field(require_name)
     """The name of the chart that it is a run of."""
-    chart_version: int = _checked(require_count)
+    chart_version: int = checked_field(require_count)
     """The version of that chart, by which its entries must be replayed."""
 
 
@@ -73,22 +79,22 @@ class OperationRow:
         ValueError: A field breaks its rule.
     """
 
-    run: str = _checked(require_operation_id)
-    operation_id: str = _checked(require_operation_id)
-    chart: str = _checked(require_name)
-    chart_version: int = _checked(require_count)
-    state: str = _checked(require_name)
+    run: str = checked_field(require_operation_id)
+    operation_id: str = checked_field(require_operation_id)
+    chart: str = checked_field(require_name)
+    chart_version: int = checked_field(require_count)
+    state: str = checked_field(require_name)
     """Where the last entry of the operation itself (not of a call) led."""
     settled: bool = attrs.field(validator=attrs.validators.instance_of(bool))
     """Whether a final state was reached; never taken back."""
-    epoch: int = _checked(require_count)
+    epoch: int = checked_field(require_count)
     """Which incarnation of a controller drives it: 1, plus one for every claim."""
-    owner: str = _checked(require_name)
+    owner: str = checked_field(require_name)
     """A token of that controller, for people."""
-    last_seq: int = _checked(require_count)
-    opened_ts: float = _checked(require_seconds)
+    last_seq: int = checked_field(require_count)
+    opened_ts: float = checked_field(require_seconds)
     """The wall time of the first entry."""
-    updated_ts: float = _checked(require_seconds)
+    updated_ts: float = checked_field(require_seconds)
     """The wall time of the last entry."""
 
 
@@ -228,8 +234,8 @@ def operation_from(
         epoch=epoch,
         owner=owner,
         last_seq=last.seq,
-        opened_ts=first.ts,
-        updated_ts=last.ts,
+        opened_ts=float(first.ts),
+        updated_ts=float(last.ts),
     )
 
 
