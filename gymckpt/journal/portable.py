@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +22,7 @@ import orjson
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable, text_of
+from gymckpt.files import flush_directory, write_beside
 from gymckpt.journal.base import Journal, Opening, OperationRow
 from gymckpt.journal.entry import decode_object, encode_object, require_count, require_name
 from gymckpt.journal.rules import break_after, checked_field, operation_from, unknown_operation
@@ -158,16 +158,13 @@ def write_export(
     """
     target = Path(path)
     lines = export_operation(journal, run, operation_id)
-    temporary = target.with_name(f".gymckpt-{uuid.uuid4().hex}.tmp")
     try:
+        temporary = write_beside(target, b"".join(lines), prefix=".gymckpt-")
         try:
-            with temporary.open("xb") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
+        flush_directory(target.parent)
     except OSError as error:
         raise JournalUnavailable(
             f"cannot write the export {target}: {error.strerror or text_of(error)}"
@@ -305,7 +302,7 @@ def _check_footer(
 def _cut(header: ExportHeader, entries: Sequence[Entry], detail: str) -> Export:
     """Return what a file holds that does not end in a footer."""
     here, total = len(entries), header.last_seq
-    missing = f"entries {here + 1} to {total} and the footer" if here < total else "a whole footer"
+    missing = f"what follows entry {here}" if here < total else "a whole footer"
     problem = (
         f"the export of operation {header.operation_id!r} is cut off: it has {here} of {total} "
         f"entries and lacks {missing}{detail}"

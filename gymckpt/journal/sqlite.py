@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable, text_of
-from gymckpt.journal import files
+from gymckpt.journal import place
 from gymckpt.journal.entry import Row
 from gymckpt.journal.gate import Gate
 from gymckpt.journal.schema import MIGRATIONS, Migration, entries, migrate
@@ -68,7 +68,7 @@ _UNKNOWN = "whether the transaction was stored is unknown: repeat it"
 class _Connection(sqlite3.Connection):
     """A connection that knows which files it has opened."""
 
-    opened: files.Files = ()
+    opened: place.Files = ()
 
 
 def _primary(error: BaseException) -> int | None:
@@ -126,12 +126,12 @@ class SqliteStore(SqlStore):
         self._migrations = migrations
         self._write_lock = threading.Lock()
         self._file: tuple[int, int] | None = None
-        files.warn_of_network(self.path)
-        if not files.is_there(self.path):
+        place.warn_of_network(self.path)
+        if not place.is_there(self.path):
             if read_only:
                 raise JournalUnavailable(f"journal {self.path}: there is no such file to read")
             with self._translating():
-                files.create(self.path, self._build)
+                place.create(self.path, self._build)
         self._engine = self._new_engine()
         self._insert = str(insert(entries).compile(dialect=self._engine.dialect))
         self._gate = Gate(
@@ -160,13 +160,13 @@ class SqliteStore(SqlStore):
             raw = _raw(connection)
             transaction = connection.begin()
             self._begin(raw, "BEGIN IMMEDIATE", deadline_s)
-            files.require_same(self.path, raw.opened)
+            place.require_same(self.path, raw.opened)
             yield connection
             try:
                 transaction.commit()
             except DBAPIError as error:
                 raise _translated(error, self.path, committing=True) from error
-            files.require_same(self.path, raw.opened)
+            place.require_same(self.path, raw.opened)
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Connection, None, None]:
@@ -195,7 +195,7 @@ class SqliteStore(SqlStore):
     def _checkpoint(self) -> None:
         with self._engine.connect() as connection:
             raw = _raw(connection)
-            files.require_same(self.path, raw.opened)
+            place.require_same(self.path, raw.opened)
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
@@ -254,9 +254,9 @@ class SqliteStore(SqlStore):
         try:
             _set_up(raw, self.path)
             _version(raw)
-            raw.opened = files.files_of(self.path)
+            raw.opened = place.files_of(self.path)
             if self._file is not None:
-                files.require_same(self.path, (self._file, *raw.opened[1:]))
+                place.require_same(self.path, (self._file, *raw.opened[1:]))
             self._file = raw.opened[0]
             raw.execute("PRAGMA busy_timeout = 0")
         except BaseException:
@@ -276,7 +276,7 @@ class SqliteStore(SqlStore):
             _version(raw)
         except sqlite3.OperationalError as error:
             raw.close()
-            if _primary(error) != sqlite3.SQLITE_CANTOPEN or not files.is_at_rest(self.path):
+            if _primary(error) != sqlite3.SQLITE_CANTOPEN or not place.is_at_rest(self.path):
                 raise
             return self._open("mode=ro&immutable=1")
         except BaseException:

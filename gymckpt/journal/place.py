@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from gymckpt.errors import JournalCorrupt, JournalUnavailable, text_of
+from gymckpt.files import flush_directory
 
 __all__ = [
     "Files",
@@ -124,7 +125,7 @@ def create(path: Path, build: Callable[[Path], None]) -> None:
         finally:
             for suffix in SUFFIXES:
                 temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        flush_directory(path.parent)
 
 
 def _link(temporary: Path, path: Path) -> None:
@@ -140,15 +141,6 @@ def _link(temporary: Path, path: Path) -> None:
             f"journal {path}: its file system has no hard links, so it is none on which SQLite "
             "can be trusted; take a local disk"
         ) from error
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a new name durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def files_of(path: Path) -> Files:
