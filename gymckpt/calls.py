@@ -15,7 +15,6 @@ import attrs
 
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointNotReady
-from gymckpt.topology import Inventory
 from gymckpt.manifest import (
     GYM_CHECKPOINT_SCHEMA_VERSION,
     GymCheckpointManifest,
@@ -29,6 +28,7 @@ from gymckpt.replies import (
     staging_keys_of,
 )
 from gymckpt.runtime.wire import Judgement, Message
+from gymckpt.topology import Inventory
 
 __all__ = ["CheckpointCalls", "GymCheckpointCommitResult", "Offer", "RestoreCalls", "SweepCalls"]
 
@@ -63,9 +63,7 @@ def _plain(call: str, wire_id: str, deadline_ts: float) -> Message:
     return Message(method=_method(call), args=(wire_id,), kwargs={"deadline_ts": deadline_ts})
 
 
-def _listed(
-    call: str, wire_id: str, deadline_ts: float, listed: tuple[Any, ...]
-) -> Message:
+def _listed(call: str, wire_id: str, deadline_ts: float, listed: tuple[Any, ...]) -> Message:
     """A call about some episodes or rollouts: retire, forget."""
     kwargs = {"deadline_ts": deadline_ts}
     return Message(method=_method(call), args=(wire_id, listed), kwargs=kwargs)
@@ -78,7 +76,7 @@ class NoManifest:
         """Return a job that does nothing."""
         return dict
 
-    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:  # noqa: ARG002
+    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:
         """Return a job that does nothing."""
         return dict
 
@@ -196,7 +194,7 @@ class CheckpointCalls:
         publication = self._publication = ManifestPublication(offer.root, manifest)
         return lambda: {"sha256": publication.publish()}
 
-    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:  # noqa: ARG002
+    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:
         """Return the job that stops or undoes the publication; without one there is nothing."""
         publication = self._publication
         if publication is None:
@@ -236,7 +234,7 @@ class RestoreCalls(NoManifest):
             },
         )
 
-    def judge(self, call: str, instance: str, reply: object) -> Judgement:  # noqa: ARG002
+    def judge(self, call: str, instance: str, reply: object) -> Judgement:
         """Take any reply: instances validate a restore themselves and fail otherwise."""
         return ANSWERED
 
@@ -261,7 +259,6 @@ class SweepCalls(NoManifest):
             return _plain(call, self.wire_id, deadline_ts)
         return _listed(call, self.wire_id, deadline_ts, self.listed[instance])
 
-    def judge(self, call: str, instance: str, reply: object) -> Judgement:  # noqa: ARG002
+    def judge(self, call: str, instance: str, reply: object) -> Judgement:
         """Take any reply."""
         return ANSWERED
-

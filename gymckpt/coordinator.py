@@ -14,21 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from gymckpt.calls import CheckpointCalls, GymCheckpointCommitResult, Offer, RestoreCalls
+from gymckpt.checks import require_names
 from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id
 from gymckpt.errors import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
     is_transient_gym_checkpoint_failure,
-    sample,
-    show,
-)
-from gymckpt.topology import (
-    Inventory,
-    require_disjoint,
-    require_inventory,
-    require_topology,
-    to_facts,
 )
 from gymckpt.journal import Journal, default_run
 from gymckpt.manifest import (
@@ -44,9 +36,18 @@ from gymckpt.replies import (
     GymCheckpointPrepareSummary,
     staging_keys_of,
 )
-from gymckpt.running import BodyGuard, Running
+from gymckpt.running import BodyGuard
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
+from gymckpt.topology import (
+    absolute,
+    require_disjoint,
+    require_inventory,
+    require_no_restart,
+    require_root,
+    require_topology,
+    to_facts,
+)
 
 __all__ = [
     "GYM_CHECKPOINT_MANIFEST_FILENAME",
@@ -141,7 +142,7 @@ class GymCheckpointCoordinator:
             journal_timeout_s=require_duration(journal_timeout_s, "journal_timeout_s"),
             clock=clock or SystemClock(),
             settings=self._settings,
-            cancel_reference=lambda reference: _cancel_remote(reference),
+            cancel_reference=lambda reference: _cancel_remote(reference),  # noqa: PLW0108 - looked up late
         )
 
     # --- what it is -----------------------------------------------------------------------------
@@ -214,16 +215,14 @@ class GymCheckpointCoordinator:
             self._handles,
             "checkpoint_restart_only_servers",
             timeout_s=settings.control_timeout_s + settings.reply_grace_s,
-            cancel_reference=lambda reference: _cancel_remote(reference),
+            cancel_reference=lambda reference: _cancel_remote(reference),  # noqa: PLW0108 - looked up late
         )
         servers: dict[str, list[str]] = {}
         for instance, reply in replies.items():
-            if isinstance(reply, list | tuple) and all(isinstance(name, str) for name in reply):
-                servers[instance] = list(reply)
-            else:
-                failures[instance] = TypeError(
-                    f"a list of server names was expected, got {type(reply).__name__}"
-                )
+            try:
+                servers[instance] = list(require_names(reply, "restart-only servers"))
+            except (TypeError, ValueError) as error:
+                failures[instance] = error
         if failures:
             raise GymCheckpointOperationError("restart_only_servers", failures)
         return servers
@@ -257,8 +256,10 @@ class GymCheckpointCoordinator:
             OSError: The manifest could not be made durable; none appears, all were reopened.
         """
         require_operation_id(checkpoint_id, "checkpoint id")
-        root = _require_root(checkpoint_root)
-        offered = require_inventory(episodes_by_instance, self._live, "episodes_by_instance", whole=True)
+        root = require_root(checkpoint_root)
+        offered = require_inventory(
+            episodes_by_instance, self._live, "episodes_by_instance", whole=True
+        )
         left_out = require_inventory(restarts, self._live, "restarts", whole=False)
         require_disjoint(offered, left_out)
         running = self._operations.require_open(checkpoint_id, "commit")
@@ -266,10 +267,10 @@ class GymCheckpointCoordinator:
         legal = "commit" in running.operation.declared.legal(running.operation.state)
         if not isinstance(calls, CheckpointCalls) or calls.offer is not None or not legal:
             raise illegal(running, "commit")
-        _require_no_restart(offered, calls)
+        require_no_restart(offered, calls.restarts)
         calls.offer = Offer(root=root, episodes=offered, restarts=left_out)
         counts = {instance: len(episodes) for instance, episodes in offered.items()}
-        facts = {"root": str(Path(root).absolute()), "offered": counts}
+        facts = {"root": str(absolute(root)), "offered": counts}
         await running.advance("commit", "committed", facts)
         return calls.result
 
@@ -352,9 +353,9 @@ class GymCheckpointCoordinator:
                 and all instances reopened.
         """
         self._require_manifest(manifest)
-        calls = RestoreCalls(restore_id, _require_root(checkpoint_root), manifest)
+        calls = RestoreCalls(restore_id, require_root(checkpoint_root), manifest)
         facts = {
-            "root": str(Path(calls.root).absolute()),
+            "root": str(absolute(calls.root)),
             "source_checkpoint_id": manifest.checkpoint_id,
             "inventory": to_facts(manifest.instances),
         }
@@ -379,7 +380,7 @@ class GymCheckpointCoordinator:
         if running is None or running.wire_id != checkpoint_id:
             await self._operations.sweep(RESUME, checkpoint_id, None)
             return
-        await self._end_well(running)
+        await running.end_well()
         failures = running.scheduler.unconfirmed(RESUME)
         if failures:
             raise GymCheckpointOperationError(RESUME, failures)
@@ -411,9 +412,9 @@ class GymCheckpointCoordinator:
         try:
             yield calls.restarts if isinstance(calls, CheckpointCalls) else {}
         except BaseException as error:
-            await self._after_failed_body(running, guard, error)
+            await running.after_failed_body(guard, error)
             raise
-        await self._after_body(running, guard)
+        await running.after_body(guard)
 
     @asynccontextmanager
     async def restored(
@@ -437,36 +438,9 @@ class GymCheckpointCoordinator:
         try:
             yield
         except BaseException as error:
-            await self._after_failed_body(running, guard, error)
+            await running.after_failed_body(guard, error)
             raise
-        await self._after_body(running, guard)
-
-    async def _after_failed_body(
-        self, running: Running, guard: BodyGuard, error: BaseException
-    ) -> None:
-        """Give the operation up; raise only what must leave in place of the body's error."""
-        if guard.release(error):
-            await running.end(running.error())
-        lost = running.error() if guard.lost else None
-        if lost is not None and lost is not error:
-            error.add_note(f"besides, the operation was given up: {lost}")
-        trigger = "discard" if isinstance(error, Exception) else "cancel"
-        await running.give_up(trigger, error)
-
-    async def _after_body(self, running: Running, guard: BodyGuard) -> None:
-        guard.release(None)
-        if guard.lost:
-            await running.end(running.error())
-        await self._end_well(running)
-        running.report_unconfirmed()
-
-    async def _end_well(self, running: Running) -> None:
-        """Let the instances go on: the operation stands if it got that far, else is discarded."""
-        legal = running.operation.declared.legal(running.operation.state)
-        trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
-        if trigger is not None:
-            running.scheduler.post(trigger, {"reason": "the caller is done"})
-        await running.end(None)
+        await running.after_body(guard)
 
     # --- small parts ----------------------------------------------------------------------------
 
@@ -483,24 +457,3 @@ class GymCheckpointCoordinator:
         if not isinstance(manifest, GymCheckpointManifest):
             raise TypeError(f"a GymCheckpointManifest is needed, not {type(manifest).__name__}")
         require_topology(list(manifest.instances), self.instance_ids, "the manifest")
-
-
-def _require_root(checkpoint_root: object) -> str:
-    if not isinstance(checkpoint_root, str | Path) or not str(checkpoint_root):
-        raise TypeError(f"checkpoint_root is a path, not {show(checkpoint_root)}")
-    return str(checkpoint_root)
-
-
-def _require_no_restart(offered: Inventory, calls: CheckpointCalls) -> None:
-    """Refuse to save an episode that its instance cannot capture (failure case B15)."""
-    clashes = [
-        f"{episode.capture_key} in {instance}"
-        for instance, restarts in calls.restarts.items()
-        for episode in offered[instance]
-        if episode in restarts
-    ]
-    if clashes:
-        raise ValueError(
-            f"{len(clashes)} episode(s) were reported as restarts and cannot be saved: "
-            f"{sample(clashes)}; leave them out and pass them as restarts"
-        )

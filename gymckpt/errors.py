@@ -53,6 +53,7 @@ __all__ = [
     "OperationOpen",
     "ParticipantRefused",
     "RemoteFailure",
+    "ReplayDiverged",
     "TransitionRefused",
     "did_you_mean",
     "is_actor_dead",
@@ -349,6 +350,25 @@ class TransitionRefused(RuntimeError):
 
 class ChartError(ValueError):
     """A chart file is wrong; the message gives the path into the file and the way out."""
+
+
+class ReplayDiverged(Portable, RuntimeError):
+    """
+    A history is not one that the charts could have lived.
+
+    Attributes:
+        seq: The first entry that differs.
+        expected: What the chart gives.
+        found: What the history has.
+    """
+
+    _fields = ("seq", "expected", "found")
+
+    def __init__(self, seq: int, expected: str, found: str) -> None:
+        super().__init__(f"entry {seq}: the chart gives {expected}, the journal has {found}")
+        self.seq = seq
+        self.expected = expected
+        self.found = found
 
 
 class InvariantViolated(Portable, RuntimeError):

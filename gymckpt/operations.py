@@ -29,12 +29,12 @@ from gymckpt.errors import (
     is_actor_dead,
     text_of,
 )
-from gymckpt.topology import to_facts
 from gymckpt.journal import Journal, open_journal
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder
+from gymckpt.topology import to_facts
 
 __all__ = ["Operations", "illegal"]
 
@@ -87,6 +87,7 @@ class Operations:
         self._sweeps: set[Running] = set()
         self._unsettled: set[Running] = set()
         self._owed: dict[str, set[EnvironmentEpisode]] = {}
+        self._paying: asyncio.Task[None] | None = None
 
     def require_open(self, wire_id: str, verb: str) -> Running:
         """
@@ -104,9 +105,7 @@ class Operations:
         if running is None:
             raise IllegalTransition("checkpoint", 1, NOT_OPEN, verb, ("prepare",), subject=wire_id)
         if running.wire_id != wire_id:
-            raise OperationOpen(
-                f"{verb} {wire_id!r}", running.wire_id, running.operation.state
-            )
+            raise OperationOpen(f"{verb} {wire_id!r}", running.wire_id, running.operation.state)
         return running
 
     async def begin(
@@ -291,7 +290,7 @@ class Operations:
                 self._retry_owed_later(interval_s, ends_s)
 
         def fire() -> None:
-            self._paying = loop.create_task(retry())
+            self._paying = loop.create_task(retry())  # kept: the loop holds tasks weakly
 
         loop = asyncio.get_running_loop()
         loop.call_later(interval_s, fire)

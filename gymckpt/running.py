@@ -135,6 +135,49 @@ class Running:
             raise cancelled from error
         raise error
 
+    async def end_well(self) -> None:
+        """Let the instances go on: the operation stands if it got that far, else is discarded."""
+        legal = self.operation.declared.legal(self.operation.state)
+        trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
+        if trigger is not None:
+            self.scheduler.post(trigger, {"reason": "the caller is done"})
+        await self.end(None)
+
+    async def after_body(self, guard: BodyGuard) -> None:
+        """
+        End the operation after a body that ended well.
+
+        Args:
+            guard: What watched over the body.
+
+        Raises:
+            BaseException: What gave the operation up while the body ran.
+        """
+        guard.release(None)
+        if guard.lost:
+            await self.end(self.error())
+        await self.end_well()
+        self._report_unconfirmed()
+
+    async def after_failed_body(self, guard: BodyGuard, error: BaseException) -> None:
+        """
+        Give the operation up after its body failed.
+
+        Args:
+            guard: What watched over the body.
+            error: What the body ended with; it is not raised here.
+
+        Raises:
+            BaseException: What must leave in place of `error`: the operation's own error where
+                `error` is only the guard's cancellation, or a cancellation that came meanwhile.
+        """
+        if guard.release(error):
+            await self.end(self.error())
+        lost = self.error() if guard.lost else None
+        if lost is not None and lost is not error:
+            error.add_note(f"besides, the operation was given up: {lost}")
+        await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
+
     async def _cleaned_up(self, *, may_leave: bool) -> asyncio.CancelledError | None:
         """
         Wait until cleaning up was sent everywhere, and then until it was answered.
@@ -209,7 +252,7 @@ class Running:
                 failed = GymCheckpointOperationError(call, failures)
                 error.add_note(f"cleanup: {what} is unconfirmed and is tried again later: {failed}")
 
-    def report_unconfirmed(self) -> None:
+    def _report_unconfirmed(self) -> None:
         """Log, after a good end, which instances have not confirmed that they are open again."""
         failures = self.scheduler.unconfirmed(RESUME)
         if failures:

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import sample, show
 
-__all__ = ["Inventory", "require_disjoint", "require_inventory", "require_topology", "to_facts"]
+__all__ = [
+    "Inventory",
+    "absolute",
+    "require_disjoint",
+    "require_inventory",
+    "require_no_restart",
+    "require_root",
+    "require_topology",
+    "to_facts",
+]
 
 Inventory = Mapping[str, tuple[EnvironmentEpisode, ...]]
 """Instance id to its episodes, in the order in which they were given."""
@@ -59,7 +69,7 @@ def require_inventory(
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"{what} maps instance ids to episodes; got {type(raw).__name__}")
-    given: Mapping[Any, Any] = raw
+    given = cast("Mapping[str, object]", raw)
     require_topology(list(given), live if whole else set(live) & set(given), what)
     inventory = {
         instance: _episodes(given[instance], f"{what}[{instance!r}]")
@@ -69,18 +79,21 @@ def require_inventory(
     for instance, episodes in inventory.items():
         twice = [key for key, count in Counter(episodes).items() if count > 1]
         if twice and not repeats:
-            raise ValueError(f"{what}[{instance!r}] names {len(twice)} episode(s) twice: {sample(twice)}")
+            raise ValueError(
+                f"{what}[{instance!r}] names {len(twice)} episode(s) twice: {sample(twice)}"
+            )
     return inventory
 
 
 def _episodes(raw: object, what: str) -> tuple[EnvironmentEpisode, ...]:
-    if isinstance(raw, str | bytes | Mapping) or not isinstance(raw, Iterable):
+    kind = type(raw)
+    if not issubclass(kind, Iterable) or issubclass(kind, str | bytes | Mapping):
         raise TypeError(f"{what} is a collection of episodes; got {show(raw)}")
-    episodes = tuple(raw)
-    for episode in episodes:
-        if not isinstance(episode, EnvironmentEpisode):
-            raise TypeError(f"{what} holds EnvironmentEpisode objects; got {show(episode)}")
-    return episodes
+    items = tuple(cast("Iterable[object]", raw))
+    for item in items:
+        if not isinstance(item, EnvironmentEpisode):
+            raise TypeError(f"{what} holds EnvironmentEpisode objects; got {show(item)}")
+    return cast("tuple[EnvironmentEpisode, ...]", items)
 
 
 def require_disjoint(continued: Inventory, restarts: Inventory) -> None:
@@ -116,3 +129,46 @@ def to_facts(inventory: Inventory) -> dict[str, list[dict[str, Any]]]:
         instance: [episode.to_dict() for episode in episodes]
         for instance, episodes in inventory.items()
     }
+
+
+def require_no_restart(
+    offered: Inventory, restarts: Mapping[str, Collection[EnvironmentEpisode]]
+) -> None:
+    """
+    Refuse to save an episode that its instance cannot capture (failure case B15).
+
+    Args:
+        offered: What is to be saved.
+        restarts: Instance to the episodes that it reported as starting over.
+
+    Raises:
+        ValueError: Some are in both; the message names a sample.
+    """
+    clashes = [
+        f"{episode.capture_key} in {instance}"
+        for instance, reported in restarts.items()
+        for episode in offered[instance]
+        if episode in reported
+    ]
+    if clashes:
+        raise ValueError(
+            f"{len(clashes)} episode(s) were reported as restarts and cannot be saved: "
+            f"{sample(clashes)}; leave them out and pass them as restarts"
+        )
+
+
+def require_root(checkpoint_root: object) -> str:
+    """
+    Return a snapshot's directory as instances are told it.
+
+    Raises:
+        TypeError: It is no path, or an empty one.
+    """
+    if not isinstance(checkpoint_root, str | Path) or not str(checkpoint_root):
+        raise TypeError(f"checkpoint_root is a path, not {show(checkpoint_root)}")
+    return str(checkpoint_root)
+
+
+def absolute(root: str) -> Path:
+    """Return a directory as the journal keeps it, whatever the working directory is later."""
+    return Path(root).absolute()

@@ -1,0 +1,1 @@
+"""The core: what an event comes to, without any I/O, clock or event loop."""

@@ -28,7 +28,16 @@ from gymckpt.core.operation import (
 )
 from gymckpt.core.settings import RENEW, RESUME
 
-__all__ = ["Work", "abandon", "ask", "begin_renewals", "expire_due", "retry", "take_reply", "watch_lease"]
+__all__ = [
+    "Work",
+    "abandon",
+    "ask",
+    "begin_renewals",
+    "expire_due",
+    "retry",
+    "take_reply",
+    "watch_lease",
+]
 
 
 class Work:

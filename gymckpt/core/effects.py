@@ -63,8 +63,11 @@ class WriteManifest:
 
 @attrs.frozen
 class WithdrawManifest:
-    """See to it that no manifest of the operation exists or appears; comes back as `withdrawn`
-    or `withdraw_failed`."""
+    """
+    See to it that no manifest of the operation exists or appears.
+
+    Comes back as `withdrawn` or `withdraw_failed`.
+    """
 
     root: str
     """The directory that the commit was asked to write into."""
@@ -80,6 +83,4 @@ class Tell:
     goes on in the background."""
 
 
-Effect = (
-    SendCall | CancelCall | StartTimer | StopTimer | WriteManifest | WithdrawManifest | Tell
-)
+Effect = SendCall | CancelCall | StartTimer | StopTimer | WriteManifest | WithdrawManifest | Tell

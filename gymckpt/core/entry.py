@@ -46,5 +46,5 @@ class Entry:
     """The state before; the empty string for the entry that opens the operation."""
     dest: str
     """The state after; equal to `source` where the entry only records something."""
-    facts: JsonFacts = attrs.field(factory=dict)
+    facts: JsonFacts = attrs.field(factory=dict[str, Any])
     """What else a reader, a replay or a recovery must know."""

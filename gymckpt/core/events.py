@@ -7,7 +7,7 @@ opened, so that waiting is immune to steps of the wall clock and replay sees the
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -43,7 +43,7 @@ class Triggered:
 
     moment: Moment
     trigger: str
-    facts: JsonFacts = attrs.field(factory=dict)
+    facts: JsonFacts = attrs.field(factory=dict[str, Any])
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +57,7 @@ class Replied:
     outcome: Literal["answered", "refused", "failed"]
     failure: FailureRecord | None = None
     """Set exactly where the outcome is `failed`."""
-    facts: JsonFacts = attrs.field(factory=dict)
+    facts: JsonFacts = attrs.field(factory=dict[str, Any])
     """What the journal should keep of the answer."""
 
 

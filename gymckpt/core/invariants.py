@@ -142,5 +142,7 @@ def require_invariants(before: OperationState, entry: Entry, after: OperationSta
     for name, check in CHECKS:
         problem = check(before, entry, after)
         if problem is not None:
-            what = f"operation {entry.operation_id!r}, entry {entry.seq} ({entry.trigger}): {problem}"
+            what = (
+                f"operation {entry.operation_id!r}, entry {entry.seq} ({entry.trigger}): {problem}"
+            )
             raise InvariantViolated(name, what)

@@ -92,6 +92,7 @@ class Calls:
 
 
 NO_CALLS = Calls(HashTrieMap(), {})
+NOTHING_ACKNOWLEDGED: HashTrieMap[str, float] = HashTrieMap()
 
 
 @attrs.frozen(kw_only=True)
@@ -129,9 +130,9 @@ class OperationState:
     entered_ts: float
     entered_at_s: float
     """When the present state was entered."""
-    calls: Mapping[str, Calls] = attrs.field(factory=dict)
+    calls: Mapping[str, Calls] = attrs.field(factory=dict[str, Calls])
     """Call to its machines."""
-    acknowledged_at_s: HashTrieMap[str, float] = attrs.field(factory=HashTrieMap)
+    acknowledged_at_s: HashTrieMap[str, float] = NOTHING_ACKNOWLEDGED
     """Instance to the latest deadline that an answer of it acknowledged, by the operation's
     clock."""
     lease_deadline_at_s: float = 0.0
@@ -305,9 +306,6 @@ def _moved_call(before: CallState, entry: Entry) -> CallState:
     if entry.trigger == "stale":
         return before
     raw = entry.facts.get("failure")
-    return attrs.evolve(
-        before,
-        state=entry.dest,
-        failure=FailureRecord(**raw) if raw else None,
-        abandoned=bool(entry.facts.get("abandoned", False)),
-    )
+    abandoned = bool(entry.facts.get("abandoned", False))
+    failure = before.failure if abandoned else FailureRecord(**raw) if raw else None
+    return attrs.evolve(before, state=entry.dest, failure=failure, abandoned=abandoned)

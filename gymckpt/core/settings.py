@@ -1,4 +1,4 @@
-"""The numbers that bound an operation: timeouts, retries, lease; fixed and journaled when it opens."""
+"""The numbers that bound an operation, fixed and journaled when it is opened."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def require_duration(value: object, name: str, *, zero: bool = False) -> float:
         ValueError: It is not finite, or negative, or zero where that is not allowed.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}: {value!r:.100}")
+        raise TypeError(
+            f"{name} is a number of seconds, not {type(value).__name__}: {value!r:.100}"
+        )
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         bound = "not negative" if zero else "positive"
         raise ValueError(f"{name} must be finite and {bound}, got {value!r}")
@@ -52,7 +54,9 @@ def _not_negative(_instance: object, attribute: attrs.Attribute[float], value: o
 class RetryPolicy:
     """How often a call is sent to one instance, and how long it rests in between."""
 
-    attempts: int = attrs.field(validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    attempts: int = attrs.field(
+        validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)]
+    )
     """How many times at the most; 1 is no retry."""
     pause_s: float = attrs.field(validator=_not_negative)
     """Seconds between a transient failure and the next try."""
@@ -80,7 +84,7 @@ class Settings:
     """How long after the last deadline an instance stays parked without its controller."""
     sweep_interval_s: float = attrs.field(default=30.0, validator=_positive)
     """Pause between the background tries to reopen what is unconfirmed."""
-    retries: Mapping[str, RetryPolicy] = attrs.field(factory=dict)
+    retries: Mapping[str, RetryPolicy] = attrs.field(factory=dict[str, RetryPolicy])
     """Call to its policy; a call that is not named is sent once. Renewals go on until the last
     acknowledged deadline whatever their `attempts`."""
 
@@ -112,5 +116,7 @@ class Settings:
             TypeError: A field is missing, unknown or no number.
             ValueError: A duration is out of range.
         """
-        retries = {call: RetryPolicy(**policy) for call, policy in facts["retries"].items()}
-        return cls(**{**facts, "retries": retries})
+        values: dict[str, Any] = dict(facts)
+        retries = values.pop("retries").items()
+        policies = {call: RetryPolicy(**policy) for call, policy in retries}
+        return cls(**values, retries=policies)

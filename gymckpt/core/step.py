@@ -154,7 +154,11 @@ def _take(work: Work, trigger: str, facts: JsonFacts) -> Ignored | Refused | Non
         outcome = machine_of(operation.chart).fire(operation.state, trigger)
     except IllegalTransition as error:
         raise IllegalTransition(
-            error.chart, error.version, error.state, error.trigger, error.legal,
+            error.chart,
+            error.version,
+            error.state,
+            error.trigger,
+            error.legal,
             operation.operation_id,
         ) from None
     if not isinstance(outcome, Fired):

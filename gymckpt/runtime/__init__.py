@@ -1,0 +1,1 @@
+"""The edge: clocks, threads, handles and the scheduler that drives the core."""

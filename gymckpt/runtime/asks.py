@@ -85,7 +85,7 @@ class Asks:
             handle = self._handles[effect.instance]
             reference = send(handle, message.method, message.args, message.kwargs)
             future = watch(reference)
-        except BaseException as error:  # noqa: BLE001 - whatever a handle raises is its failure
+        except BaseException as error:
             self._fail(key, error)
             return
         self._outstanding[key] = _Outstanding(reference, future)
@@ -101,7 +101,7 @@ class Asks:
             self._give_up(outstanding)
             try:
                 self._cancel_reference(outstanding.reference)
-            except Exception as error:  # noqa: BLE001 - best effort: the id is fenced by resume
+            except Exception as error:
                 logger.debug("cancelling %s of %s: %s", call, instance, text_of(error))
 
     def drop_all(self) -> None:
@@ -137,7 +137,7 @@ class Asks:
             return
         try:
             judgement = self._wire.judge(key.call, key.instance, future.result())
-        except Exception as wrong:  # noqa: BLE001 - a reply that breaks the protocol is a failure
+        except Exception as wrong:
             self._fail(key, wrong)
             return
         self._on_judged(key, judgement)

@@ -1,11 +1,13 @@
-"""The two clocks of the scheduler: wall time for the wire, monotonic time for waiting."""
+"""The two clocks of the scheduler, wall time for the wire and monotonic for waiting; its timers."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SystemClock", "Timers"]
 
 
 class Clock(Protocol):
@@ -35,3 +37,33 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return monotonic seconds."""
         return time.monotonic()
+
+
+class Timers:
+    """Named timers of the running event loop; one that runs already is kept."""
+
+    def __init__(self, fire: Callable[[str], None]) -> None:
+        """Call `fire` with the name of each timer that runs out."""
+        self._fire = fire
+        self._handles: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self, timer: str, delay_s: float) -> None:
+        """Let `timer` run out after a delay, unless it runs already."""
+        if timer not in self._handles:
+            loop = asyncio.get_running_loop()
+            self._handles[timer] = loop.call_later(max(0.0, delay_s), self._run_out, timer)
+
+    def stop(self, timer: str) -> None:
+        """Forget `timer`, if it runs."""
+        handle = self._handles.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    def stop_all(self) -> None:
+        """Forget all of them."""
+        for timer in list(self._handles):
+            self.stop(timer)
+
+    def _run_out(self, timer: str) -> None:
+        self._handles.pop(timer, None)
+        self._fire(timer)

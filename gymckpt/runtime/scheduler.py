@@ -32,7 +32,7 @@ from gymckpt.core.effects import (
     WithdrawManifest,
     WriteManifest,
 )
-from gymckpt.core.entry import Entry, JsonFacts
+from gymckpt.core.entry import JsonFacts
 from gymckpt.core.events import Event, FailureRecord, Moment, Replied, TimerFired, Triggered
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.settings import RENEW
@@ -49,7 +49,8 @@ from gymckpt.errors import (
     text_of,
 )
 from gymckpt.runtime.asks import AskKey, Asks
-from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.clock import Clock, Timers
+from gymckpt.runtime.ledger import Ledger
 from gymckpt.runtime.spans import StateSpans
 from gymckpt.runtime.wire import Judgement, Wire
 from gymckpt.runtime.worker import Recorder, run_detached
@@ -93,8 +94,6 @@ class Scheduler:
             cancel_reference: Told, best effort, of every reference that is no longer waited for.
         """
         self.operation: OperationState = opening.operation
-        self.failures: dict[tuple[str, str], BaseException] = {}
-        """(call, instance) to what its latest failed ask ended with, as it came."""
         self.file_error: BaseException | None = None
         """What the latest file effect ended with, where it failed."""
         self.fault: BaseException | None = None
@@ -108,7 +107,7 @@ class Scheduler:
         self.on_released: Callable[[], None] = lambda: None
         """Called when the caller need not wait any longer, and again when the operation ends."""
         self._opening = opening
-        self._recorder = recorder
+        self._ledger = Ledger(recorder)
         self._wire = wire
         self._clock = clock
         self._zero_s = clock.monotonic_s() - opening.operation.at_s
@@ -120,14 +119,12 @@ class Scheduler:
             on_failed=self._take_failed,
             on_interrupted=self._take_interrupt,
         )
+        self._failures: dict[tuple[str, str], BaseException] = {}
         self._spans = StateSpans()
         self._queue: deque[_Queued] = deque()
         self._drain_task: asyncio.Task[None] | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers(self._fire)
         self._waiters: set[asyncio.Future[None]] = set()
-        self._recorded_seq = 0
-        self._backlog: list[Entry] = []
-        self._journal_error: JournalError | None = None
 
     # --- for verbs ------------------------------------------------------------------------------
 
@@ -139,8 +136,7 @@ class Scheduler:
             OperationIdUsed: The id was used before.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        await self._recorder.open(self.operation, self._opening.entries)
-        self._recorded_seq = self.operation.seq
+        await self._ledger.open(self.operation, self._opening.entries)
         self._spans.follow(self.operation)
 
     def post(self, trigger: str, facts: JsonFacts | None = None) -> None:
@@ -190,7 +186,7 @@ class Scheduler:
         Returns:
             Whether every instance has answered; else the operation was given up.
         """
-        self._stop_timer("renew")
+        self._timers.stop("renew")
         self._put(TimerFired(moment=self._now(), timer="renew"))
         asked = False
         while self.operation.row.renews and not self.released:
@@ -233,18 +229,24 @@ class Scheduler:
     def sweep(self) -> None:
         """Try now what is unconfirmed, instead of at the next interval."""
         if self.released and not self.stopped and not self.operation.settled:
-            self._stop_timer("sweep")
+            self._timers.stop("sweep")
             self._put(TimerFired(moment=self._now(), timer="sweep"))
 
     def unconfirmed(self, call: str) -> dict[str, BaseException]:
         """Return the instances that failed `call` or left it unanswered, each with its failure."""
         states = ("asked", "failed", "unanswered", "gone")
         return {
-            instance: self.failures.get((call, instance))
-            or TimeoutError(found.failure.text if found.failure else f"no answer to {call}")
+            instance: self._failure(call, instance, found.failure)
             for instance, found in self.operation.in_state(call, *states)
             if found.failure is not None
         }
+
+    def _failure(self, call: str, instance: str, record: FailureRecord) -> BaseException:
+        """Return a recorded failure as it came, where it is the latest that came."""
+        known = self._failures.get((call, instance))
+        if known is not None and _record_of(known) == record:
+            return known
+        return TimeoutError(record.text)
 
     # --- events in ------------------------------------------------------------------------------
 
@@ -269,8 +271,10 @@ class Scheduler:
                 batch = list(self._queue)
                 self._queue.clear()
                 await self._take(batch)
-                if self._backlog and self.released:
-                    await self._flush()
+                if self._ledger.behind and self.released:
+                    self._maybe_stop(await self._ledger.catch_up(self.operation))
+        except Exception as error:
+            self._stop(error)  # a defect: whoever waits is told, and the lease reopens the rest
         finally:
             self._drain_task = None
 
@@ -280,14 +284,18 @@ class Scheduler:
         steps, answers = self._steps(durable, batch)
         operation = steps[-1].operation if steps else durable
         entries = [entry for taken in steps for entry in taken.entries]
-        failure = await self._record(entries, operation) if entries else None
+        failure = await self._ledger.record(entries, operation) if entries else None
         if failure is not None:
+            self._maybe_stop(failure)
+            self.fault = self.fault or failure
             answers = [(queued, failure) for queued, _ in answers]
             if not durable.cleaning and not self.stopped:
                 facts = {"reason": text_of(failure)}
-                steps = [step(durable, Triggered(moment=self._now(), trigger="settle", facts=facts))]
+                steps = [
+                    step(durable, Triggered(moment=self._now(), trigger="settle", facts=facts))
+                ]
                 operation, entries = steps[0].operation, list(steps[0].entries)
-            self._backlog += entries
+            self._ledger.keep_back(entries)
         if not self.stopped:
             self.operation = operation
             self._spans.follow(operation)
@@ -324,51 +332,6 @@ class Scheduler:
         else:
             self._stop(error)
 
-    # --- the journal ----------------------------------------------------------------------------
-
-    async def _record(self, entries: list[Entry], after: OperationState) -> JournalError | None:
-        """Make entries durable; return what went wrong, having said so loudly."""
-        if self._backlog:
-            return self._journal_error
-        try:
-            await self._append(entries, after)
-        except Fenced as error:
-            self._stop(error)
-            return error
-        except JournalError as error:
-            self.fault = self.fault or error
-            self._journal_error = error
-            logger.critical(
-                "operation %r: the journal failed; instances are being reopened unrecorded: %s",
-                after.operation_id,
-                text_of(error),
-            )
-            return error
-        return None
-
-    async def _append(self, entries: list[Entry], after: OperationState) -> None:
-        await self._recorder.append(
-            entries, expected_seq=self._recorded_seq, epoch=after.epoch, settled=after.settled
-        )
-        self._recorded_seq = entries[-1].seq
-
-    async def _flush(self) -> None:
-        """Record what could not be recorded when it happened, if the journal is back."""
-        entries = list(self._backlog)
-        try:
-            await self._append(entries, self.operation)
-        except Fenced as error:
-            self._stop(error)
-        except JournalError as error:
-            logger.error(
-                "operation %r: %d entries are still unrecorded: %s",
-                self.operation.operation_id,
-                len(entries),
-                text_of(error),
-            )
-        else:
-            del self._backlog[: len(entries)]
-
     # --- effects out ----------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
@@ -377,9 +340,9 @@ class Scheduler:
         elif isinstance(effect, CancelCall):
             self._asks.cancel(effect.call, effect.instance)
         elif isinstance(effect, StartTimer):
-            self._start_timer(effect)
+            self._timers.start(effect.timer, effect.delay_s)
         elif isinstance(effect, StopTimer):
-            self._stop_timer(effect.timer)
+            self._timers.stop(effect.timer)
         elif isinstance(effect, WriteManifest):
             self._do_file(self._wire.publish, "sealed", "seal_failed")
         elif isinstance(effect, WithdrawManifest):
@@ -389,19 +352,7 @@ class Scheduler:
             self.released = True
             self.on_released()
 
-    def _start_timer(self, effect: StartTimer) -> None:
-        if effect.timer not in self._timers:
-            self._timers[effect.timer] = asyncio.get_running_loop().call_later(
-                max(0.0, effect.delay_s), self._fire_timer, effect.timer
-            )
-
-    def _stop_timer(self, timer: str) -> None:
-        handle = self._timers.pop(timer, None)
-        if handle is not None:
-            handle.cancel()
-
-    def _fire_timer(self, timer: str) -> None:
-        self._timers.pop(timer, None)
+    def _fire(self, timer: str) -> None:
         self._put(TimerFired(moment=self._now(), timer=timer))
 
     def _do_file(
@@ -418,7 +369,7 @@ class Scheduler:
 
         try:
             job = plan()
-        except Exception as error:  # noqa: BLE001 - a manifest that cannot be is a failed sealing
+        except Exception as error:
             take(None, error)
         else:
             run_detached(job, f"gymckpt-{done}", take)
@@ -429,11 +380,11 @@ class Scheduler:
         self._take_reply(key, outcome=judgement.outcome, facts=judgement.facts)
 
     def _take_failed(self, key: AskKey, error: BaseException) -> None:
-        self.failures[key.call, key.instance] = error
+        self._failures[key.call, key.instance] = error
         self._take_reply(key, outcome="failed", failure=_record_of(error))
 
     def _take_reply(self, key: AskKey, **reply: Any) -> None:
-        about = {"call": key.call, "instance": key.instance, "ask": key.ask}
+        about = attrs.asdict(key)
         self._put(Replied(moment=self._now(), **about, **reply))
 
     def _take_interrupt(self, interrupt: BaseException) -> None:
@@ -455,13 +406,16 @@ class Scheduler:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _maybe_stop(self, failure: JournalError | None) -> None:
+        if isinstance(failure, Fenced):
+            self._stop(failure)
+
     def _stop(self, error: BaseException) -> None:
         """Act no more: another controller drives the operation, or going on would do harm."""
         logger.error("operation %r stops: %s", self.operation.operation_id, text_of(error))
         self.fault = error
         self.stopped = self.released = True
-        for timer in list(self._timers):
-            self._stop_timer(timer)
+        self._timers.stop_all()
         self._asks.drop_all()
         _answer([(queued, error) for queued in self._queue])
         self._queue.clear()

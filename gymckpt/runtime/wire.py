@@ -29,7 +29,7 @@ class Judgement:
     """What a reply means."""
 
     outcome: Literal["answered", "refused"]
-    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    facts: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """What the journal keeps of it: counts and samples, never all."""
 
 

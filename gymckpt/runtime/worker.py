@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -169,14 +170,20 @@ class Recorder:
         try:
             done, _ = await asyncio.wait({waiting}, timeout=self.timeout_s)
         except asyncio.CancelledError:
-            return future.result(timeout=SHUTDOWN_WAIT_S)
+            waiting.add_done_callback(_retrieve)
+            with contextlib.suppress(TimeoutError):
+                return future.result(timeout=SHUTDOWN_WAIT_S)
+            raise self._silent(SHUTDOWN_WAIT_S) from None
         if not done:
             waiting.add_done_callback(_retrieve)
-            raise JournalUnavailable(
-                f"the journal {self.journal.url} did not answer within {self.timeout_s:g} s; "
-                "its file system may hang"
-            )
+            raise self._silent(self.timeout_s)
         return waiting.result()
+
+    def _silent(self, waited_s: float) -> JournalUnavailable:
+        return JournalUnavailable(
+            f"the journal {self.journal.url} did not answer within {waited_s:g} s; "
+            "its file system may hang"
+        )
 
     def close(self) -> None:
         """Close the journal after what was submitted, and let the thread end."""

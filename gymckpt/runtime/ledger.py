@@ -1,0 +1,112 @@
+"""
+What one operation has made durable, and what it could not.
+
+An append that fails in the middle of an operation is said loudly, once. From then on entries are
+kept in a backlog and appended when the journal is back; an append that was thought lost and landed
+after all is recognised, since the same entries again are no error (`Journal.append`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from gymckpt.core.entry import Entry
+from gymckpt.core.operation import OperationState
+from gymckpt.errors import Fenced, JournalError, text_of
+from gymckpt.runtime.worker import Recorder
+
+__all__ = ["Ledger"]
+
+logger = logging.getLogger("gymckpt")
+
+
+class Ledger:
+    """The journal as one operation writes it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Begin with nothing recorded."""
+        self.failure: JournalError | None = None
+        """Why entries are kept back; None while all are durable."""
+        self._recorder = recorder
+        self._recorded_seq = 0
+        self._backlog: list[Entry] = []
+
+    @property
+    def behind(self) -> bool:
+        """Whether entries are kept back."""
+        return bool(self._backlog)
+
+    async def open(self, operation: OperationState, entries: Sequence[Entry]) -> None:
+        """
+        Make the opening durable.
+
+        Raises:
+            OperationIdUsed: The id was used before.
+            JournalError: The journal cannot be written.
+        """
+        await self._recorder.open(operation, entries)
+        self._recorded_seq = operation.seq
+
+    async def record(self, entries: Sequence[Entry], after: OperationState) -> JournalError | None:
+        """
+        Make entries durable.
+
+        Args:
+            entries: What happened, in order.
+            after: The operation after them.
+
+        Returns:
+            What went wrong; None where they are durable.
+        """
+        if self.behind:
+            return self.failure
+        try:
+            await self._append(entries, after)
+        except Fenced as error:
+            return error
+        except JournalError as error:
+            self.failure = error
+            logger.critical(
+                "operation %r: the journal failed; instances are being reopened unrecorded: %s",
+                after.operation_id,
+                text_of(error),
+            )
+            return error
+        return None
+
+    def keep_back(self, entries: Sequence[Entry]) -> None:
+        """Remember entries that could not be recorded when they happened."""
+        self._backlog += entries
+
+    async def catch_up(self, operation: OperationState) -> Fenced | None:
+        """
+        Record what was kept back, if the journal is back.
+
+        Args:
+            operation: The operation after all of it.
+
+        Returns:
+            The fencing, where another controller has taken over meanwhile.
+        """
+        entries = list(self._backlog)
+        try:
+            await self._append(entries, operation)
+        except Fenced as error:
+            return error
+        except JournalError as error:
+            logger.critical(
+                "operation %r: %d entries are still unrecorded: %s",
+                operation.operation_id,
+                len(entries),
+                text_of(error),
+            )
+            return None
+        del self._backlog[: len(entries)]
+        return None
+
+    async def _append(self, entries: Sequence[Entry], after: OperationState) -> None:
+        await self._recorder.append(
+            entries, expected_seq=self._recorded_seq, epoch=after.epoch, settled=after.settled
+        )
+        self._recorded_seq = entries[-1].seq
