@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import gymckpt
 from gymckpt.chart import chart_names, load_chart, load_chart_file, parse_chart
 from gymckpt.chart import load as load_module
 from gymckpt.errors import ChartError
 from tests.chart.samples import OPERATION, PARTICIPANT, broken
 
-SHIPPED = Path(gymckpt.__file__).parent.parent / "statecharts"
+SHIPPED = Path(__file__).resolve().parents[2] / "statecharts"
 
 
 def refused(text: str) -> list[str]:

@@ -1,7 +1,9 @@
 """What fires, fires as the chart says; everything else leaves no trace."""
 
 import pickle
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
@@ -238,6 +240,26 @@ def test_guards_see_the_facts_and_only_until_one_allows() -> None:
     asked.clear()
     assert isinstance(machine.fire("shut", "knock", {"who": "nobody"}), Refused)
     assert [name for name, _ in asked] == ["known", "paid"]
+
+
+def test_one_machine_serves_threads_and_nested_firings() -> None:
+    """Firings that overlap in time, or one inside the other, each get their own outcome."""
+    both_inside = threading.Barrier(2, timeout=30)
+
+    def known(facts: Mapping[str, Any]) -> Verdict:
+        both_inside.wait()
+        inner = machine.fire("shut", "leave")
+        assert isinstance(inner, Ignored)
+        return Verdict(allowed=facts["who"] == "friend", reason=facts["who"])
+
+    machine = ChartMachine(DOOR, {"known": known, "paid": always(NO)})
+    with ThreadPoolExecutor(2) as pool:
+        friend = pool.submit(machine.fire, "shut", "knock", {"who": "friend"})
+        stranger = pool.submit(machine.fire, "shut", "knock", {"who": "stranger"})
+    assert friend.result() == Fired(source="shut", trigger="knock", dest="taken")
+    refused = stranger.result()
+    assert isinstance(refused, Refused)
+    assert refused.reason == "stranger"
 
 
 class GuardBroke(BaseException):
