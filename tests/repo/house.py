@@ -19,7 +19,8 @@ PACKAGE = "gymckpt"
 # --- who may import whom ------------------------------------------------------------------------
 
 VOCABULARY = frozenset(
-    {"checks", "episodes", "errors", "files", "standins", "strict_json", "transience", "wording"}
+    {"checks", "episodes", "errors", "failures", "files", "standins", "strict_json"}
+    | {"transience", "wording"}
 )
 """Words, ids and small checks that everybody may use, and that use only each other."""
 
