@@ -1,0 +1,384 @@
+"""
+The records that one participant of one deployment writes for one checkpoint, as files.
+
+`<root>/gym-instances/<shard>/replica-<i>/gym/<kind>/<server>/` holds `records-<sha256>.jsonl`, one
+JSON object a line, and `manifest.json`, which is written last. The manifest is created by a hard
+link and never replaced, so exactly one of several racing writers wins, and a directory that holds
+a manifest never changes its meaning. Files and directories are flushed to the disk before anything
+that names them appears.
+
+Whatever is read back was possibly torn, edited or moved: the manifest must be byte for byte what
+this module writes, the records must have the digest and count that it names, and no path leads
+through a symbolic link. Every defect is a `ValueError` that names the file; trouble of the disk
+itself stays an `OSError`. All functions block: call them in a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+import attrs
+
+from gymckpt.episodes import instance_directory, require_instance_id, require_operation_id
+from gymckpt.errors import ParticipantRefused, show, text_of
+from gymckpt.participant.servers import KINDS, Kind, require_server_name
+
+__all__ = ["MANIFEST_FILE", "Record", "RecordsManifest", "RecordsStore", "require_fields"]
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+MANIFEST_BYTES_MAX = 65_536
+"""No manifest that this module writes comes near it; a larger file is something else."""
+
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+"""One record at most; it bounds what a damaged file without line ends can make us hold."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+Record = dict[str, Any]
+"""One JSON object: str, int, finite float, bool, None, lists and string-keyed objects."""
+
+
+@attrs.frozen(kw_only=True)
+class RecordsManifest:
+    """What one participant's directory holds."""
+
+    checkpoint_id: str
+    kind: str
+    server: str
+    records_file: str
+    records_sha256: str
+    record_count: int
+    schema_version: int = SCHEMA_VERSION
+
+    def encode(self) -> bytes:
+        """Return the one form in which this manifest is ever written."""
+        return (json.dumps(attrs.asdict(self), indent=2, sort_keys=True) + "\n").encode()
+
+
+_MANIFEST_TYPES: dict[str, type] = {
+    field.name: int if field.name in {"record_count", "schema_version"} else str
+    for field in attrs.fields(RecordsManifest)
+}
+
+
+def require_fields(raw: object, types: dict[str, type], where: str) -> dict[str, Any]:
+    """
+    Return `raw` if it is an object with exactly these fields, each of exactly its type.
+
+    Args:
+        raw: What was parsed.
+        types: Field to type; `True` is no int and `1` is no float.
+        where: What to call the object in the error, beginning with its file.
+
+    Raises:
+        ValueError: It is no object, a field is missing, unknown, or of another type.
+    """
+    fields = _require_object(raw, where)
+    missing, unknown = sorted(types.keys() - fields.keys()), sorted(fields.keys() - types.keys())
+    if missing or unknown:
+        raise ValueError(
+            f"{where}: fields missing: {', '.join(missing) or 'none'}; "
+            f"unknown: {text_of(', '.join(unknown))[:200] or 'none'}"
+        )
+    for name, expected in types.items():
+        if type(fields[name]) is not expected:
+            raise ValueError(
+                f"{where}: {name} must be of type {expected.__name__}, not {show(fields[name])}"
+            )
+    return fields
+
+
+@attrs.frozen
+class RecordsStore:
+    """
+    Where one participant of one deployment keeps its records below one checkpoint's root.
+
+    Raises:
+        TypeError: An id or name is not a string.
+        ValueError: The instance id, kind or server name is no safe part of a path.
+    """
+
+    root: Path = attrs.field(converter=Path)
+    instance_id: str = attrs.field(converter=require_instance_id)
+    kind: Kind = attrs.field(validator=attrs.validators.in_(KINDS))
+    server: str = attrs.field(converter=require_server_name)
+
+    @property
+    def directory(self) -> Path:
+        """The participant's own directory; no two participants share one."""
+        return instance_directory(self.root, self.instance_id) / "gym" / self.kind / self.server
+
+    def write(
+        self, checkpoint_id: str, records: Iterable[Record], *, stop: Callable[[], bool]
+    ) -> RecordsManifest:
+        """
+        Write one checkpoint's records, and then the manifest that makes them count.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            records: What to write, taken one by one.
+            stop: Asked after each record and immediately before the manifest appears; once it
+                says True, this call publishes nothing.
+
+        Returns:
+            The manifest that stands: an older one if an equal write had already been published.
+
+        Raises:
+            ParticipantRefused: `stop` said so, or the directory holds another checkpoint or
+                other records of this one.
+            ValueError: A record is not JSON data, or what stands in the directory is damaged.
+            OSError: The disk refused; what was not published stays unpublished.
+        """
+        require_operation_id(checkpoint_id, "checkpoint id")
+        self._make_directory()
+        temporary = self.directory / f".records-{uuid.uuid4().hex}.tmp"
+        try:
+            digest, count = _write_lines(temporary, records, stop)
+            manifest = RecordsManifest(
+                checkpoint_id=checkpoint_id,
+                kind=self.kind,
+                server=self.server,
+                records_file=_records_file(digest),
+                records_sha256=digest,
+                record_count=count,
+            )
+            if os.path.lexists(self.directory / MANIFEST_FILE):
+                self._require_standing(manifest)
+            temporary.replace(self.directory / manifest.records_file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _flush_directory(self.directory)
+        self._publish(manifest, stop)
+        return manifest
+
+    def read(
+        self, checkpoint_id: str, *, wanted: Callable[[Record], bool] = lambda _: True
+    ) -> list[Record]:
+        """
+        Return the records of one checkpoint after everything about them was checked.
+
+        Args:
+            checkpoint_id: The checkpoint that must have written them.
+            wanted: Which records to keep in memory; all are checked.
+
+        Raises:
+            ValueError: Anything is missing, damaged, or written for another participant or
+                checkpoint.
+        """
+        self._require_contained()
+        manifest = self._read_manifest()
+        path = self.directory / MANIFEST_FILE
+        for name, found, expected in (
+            ("kind", manifest.kind, self.kind),
+            ("server", manifest.server, self.server),
+            ("checkpoint_id", manifest.checkpoint_id, checkpoint_id),
+        ):
+            if found != expected:
+                raise ValueError(f"{path}: {name} is {show(found)}, expected {show(expected)}")
+        return self._read_records(manifest, wanted)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def _make_directory(self) -> None:
+        for directory in (*reversed(self.directory.parents), self.directory):
+            if not directory.is_dir():
+                directory.mkdir(exist_ok=True)
+                _flush_directory(directory.parent)
+        self._require_contained()
+
+    def _publish(self, manifest: RecordsManifest, stop: Callable[[], bool]) -> None:
+        """Create the manifest unless one stands; hard links decide between racing writers."""
+        temporary = self.directory / f".manifest-{uuid.uuid4().hex}.tmp"
+        try:
+            with _create(temporary) as file:
+                file.write(manifest.encode())
+                _flush(file)
+            if stop():
+                raise _stopped()
+            try:
+                os.link(temporary, self.directory / MANIFEST_FILE)
+            except FileExistsError:
+                self._require_standing(manifest)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _flush_directory(self.directory)
+
+    def _require_standing(self, manifest: RecordsManifest) -> None:
+        """Pass if the manifest that stands is equal; else take back this write's records."""
+        standing = self._read_manifest()
+        if standing == manifest:
+            return
+        if standing.records_file != manifest.records_file:
+            (self.directory / manifest.records_file).unlink(missing_ok=True)
+        raise ParticipantRefused(
+            "checkpoint_conflict",
+            f"{self.directory} already holds checkpoint {standing.checkpoint_id!r} with "
+            f"{standing.record_count} record(s), which never changes; checkpoint "
+            f"{manifest.checkpoint_id!r} needs another root",
+        )
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _require_contained(self) -> None:
+        """Refuse a path below the root that leads through a symbolic link."""
+        straight = self.root.resolve() / self.directory.relative_to(self.root)
+        if self.directory.resolve() != straight:
+            raise ValueError(
+                f"{self.directory}: leads through a symbolic link to {self.directory.resolve()}"
+            )
+
+    def _read_manifest(self) -> RecordsManifest:
+        path = self.directory / MANIFEST_FILE
+        with _open(path) as file:
+            raw = file.read(MANIFEST_BYTES_MAX + 1)
+        if len(raw) > MANIFEST_BYTES_MAX:
+            raise ValueError(f"{path}: is larger than {MANIFEST_BYTES_MAX} bytes, no manifest is")
+        fields = require_fields(_parse(raw, str(path)), _MANIFEST_TYPES, str(path))
+        manifest = RecordsManifest(**fields)
+        if manifest.schema_version != SCHEMA_VERSION:
+            raise ValueError(
+                f"{path}: schema_version is {manifest.schema_version}, only {SCHEMA_VERSION} "
+                "is known"
+            )
+        digest = manifest.records_sha256
+        if not _DIGEST.fullmatch(digest) or manifest.records_file != _records_file(digest):
+            raise ValueError(
+                f"{path}: records_file {show(manifest.records_file)} must be "
+                f"'records-<sha256>.jsonl' with records_sha256 {show(digest)}"
+            )
+        if manifest.record_count < 0 or manifest.encode() != raw:
+            raise ValueError(f"{path}: is not as it was written")
+        return manifest
+
+    def _read_records(
+        self, manifest: RecordsManifest, wanted: Callable[[Record], bool]
+    ) -> list[Record]:
+        path = self.directory / manifest.records_file
+        kept: list[Record] = []
+        count = 0
+        digest = hashlib.sha256()
+        with _open(path) as file:
+            for count, line in enumerate(_lines(file, path), start=1):
+                digest.update(line)
+                where = f"{path}, line {count}"
+                record = _require_object(_parse(line, where), where)
+                if wanted(record):
+                    kept.append(record)
+        if count != manifest.record_count:
+            raise ValueError(
+                f"{path}: holds {count} record(s), the manifest names {manifest.record_count}"
+            )
+        if digest.hexdigest() != manifest.records_sha256:
+            raise ValueError(f"{path}: its SHA-256 is {digest.hexdigest()}, not the one it names")
+        return kept
+
+
+def _require_object(raw: object, where: str) -> Record:
+    if type(raw) is dict:
+        return cast("Record", raw)
+    raise ValueError(f"{where}: is not a JSON object but {show(raw)}")
+
+
+def _records_file(digest: str) -> str:
+    return f"records-{digest}.jsonl"
+
+
+def _stopped() -> ParticipantRefused:
+    return ParticipantRefused(
+        "stale_checkpoint", "the participant was resumed while its records were being written"
+    )
+
+
+def _write_lines(
+    path: Path, records: Iterable[Record], stop: Callable[[], bool]
+) -> tuple[str, int]:
+    """Write one line a record and flush; return the digest and the count."""
+    digest = hashlib.sha256()
+    count = 0
+    with _create(path) as file:
+        for record in records:
+            if stop():
+                raise _stopped()
+            line = _encode(record)
+            digest.update(line)
+            file.write(line)
+            count += 1
+        _flush(file)
+    return digest.hexdigest(), count
+
+
+def _encode(record: Record) -> bytes:
+    try:
+        text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        read_back: object = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"a record is not JSON data: {text_of(error)}: {show(record)}") from error
+    if _require_object(read_back, "a record") != record:
+        raise ValueError(f"a record would not be read back as it is: {show(record)}")
+    line = text.encode() + b"\n"
+    if len(line) > RECORD_BYTES_MAX:
+        raise ValueError(f"a record has {len(line)} bytes, at most {RECORD_BYTES_MAX} are allowed")
+    return line
+
+
+def _parse(raw: bytes, where: str) -> object:
+    def no_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(raw.decode(), parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: is not JSON: {text_of(error)}") from error
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    while line := file.readline(RECORD_BYTES_MAX + 1):
+        if not line.endswith(b"\n"):
+            raise ValueError(f"{path}: its last line was cut off or is no record")
+        yield line
+
+
+def _create(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file for reading; neither links nor pipes pass for one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NO_SUCH_FILE:
+            raise ValueError(f"{path}: is missing") from error
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{path}: is a symbolic link") from error
+        raise
+    file = os.fdopen(descriptor, "rb") if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    if file is None:
+        os.close(descriptor)
+        raise ValueError(f"{path}: is not a regular file")
+    return file
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
