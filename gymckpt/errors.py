@@ -6,34 +6,21 @@ Two families. *You misused us*: an argument, an id, a chart or a call at the wro
 nothing. *The world failed*: an instance, the journal, a file; these carry what happened per
 instance as fields, not only as text.
 
-This module knows nothing of asyncio, Ray or files. How failures are put into words, stood in for
-and classified is in `wording`, `standins` and `transience`; their public names are offered here.
+This module knows nothing of asyncio, Ray or files. What instances end with is declared in
+`failures`; how failures are put into words, stood in for and classified is in `wording`, `standins`
+and `transience`. All their public names are offered here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from gymckpt.standins import (
-    PackedFailure,
-    Portable,
-    RemoteFailure,
-    notes_of,
-    pack,
-    rebuild,
-    tame,
-    text_of_failure,
+from gymckpt.failures import (
+    GymCheckpointNotReady,
+    GymCheckpointOperationError,
+    GymCheckpointUnavailable,
 )
+from gymckpt.standins import Portable, RemoteFailure, tame
 from gymckpt.transience import is_actor_dead, is_transient_failure
-from gymckpt.wording import (
-    SAMPLE_MAX,
-    did_you_mean,
-    redacted,
-    sample,
-    show,
-    text_of,
-)
+from gymckpt.wording import did_you_mean, redacted, sample, show, text_of
 
 __all__ = [
     "ChartError",
@@ -66,25 +53,7 @@ __all__ = [
     "text_of",
 ]
 
-_INSTANCE_MAX = 300
-_BLOCKER_MAX = 80
-"""The widths that keep a message about five instances with five servers below 20,000 characters."""
-
-
-def _and_more(total: int) -> str:
-    return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
-
-
 # --- the world failed ---------------------------------------------------------------------------
-
-
-class GymCheckpointUnavailable(RuntimeError):
-    """
-    A deployment refused one control call, or its control plane could not be reached.
-
-    Raised inside an instance's actor. Nothing that RL holds has changed, and a later try may
-    work. It carries text only, so that it crosses process boundaries.
-    """
 
 
 class ParticipantRefused(Portable, RuntimeError):
@@ -105,80 +74,6 @@ class ParticipantRefused(Portable, RuntimeError):
         super().__init__(f"{code} {detail}")
         self.code = code
         self.detail = detail
-
-
-class GymCheckpointOperationError(RuntimeError):
-    """
-    One or more independent Gym deployments failed one operation.
-
-    Attributes:
-        operation: The call that failed: `prepare`, `renew`, `commit`, `retire`, `forget`,
-            `restore` or `resume`.
-        failures: Instance id to what that instance's call ended with; complete, however long.
-    """
-
-    def __init__(self, operation: str, failures: Mapping[str, BaseException]) -> None:
-        self.operation = operation
-        self.failures: dict[str, BaseException] = dict(failures)
-        named = [
-            f"{text_of(instance, _INSTANCE_MAX)}: {text_of_failure(failure)}"
-            for instance, failure in sorted(self.failures.items())[:SAMPLE_MAX]
-        ]
-        super().__init__(
-            f"Gym checkpoint {operation} failed on {len(self.failures)} instance(s): "
-            f"{'; '.join(named)}{_and_more(len(self.failures))}"
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        failures = {instance: pack(failure) for instance, failure in self.failures.items()}
-        return rebuild, (_unpacked, (type(self), self.operation, failures), notes_of(self))
-
-
-def _unpacked(
-    make: type[GymCheckpointOperationError],
-    operation: str,
-    failures: Mapping[str, PackedFailure],
-) -> GymCheckpointOperationError:
-    """Make an operation error again from failures that have travelled."""
-    return make(operation, {name: packed.unpack() for name, packed in failures.items()})
-
-
-class GymCheckpointNotReady(Portable, RuntimeError):
-    """
-    Gym participants could not all park before the checkpoint deadline.
-
-    Attributes:
-        blockers: Instance id to server to what that server says is in the way: usually capture
-            keys, but a server may name other things, so they are never parsed. Complete.
-    """
-
-    _fields = ("blockers",)
-
-    def __init__(self, blockers: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
-        self.blockers: dict[str, dict[str, tuple[str, ...]]] = {
-            instance: {server: tuple(names) for server, names in servers.items()}
-            for instance, servers in blockers.items()
-        }
-        named = [
-            f"{text_of(instance, _INSTANCE_MAX)}: {describe_blockers(servers)}"
-            for instance, servers in sorted(self.blockers.items())[:SAMPLE_MAX]
-        ]
-        super().__init__(
-            f"Gym checkpoint not ready on {len(self.blockers)} instance(s): "
-            f"{'; '.join(named)}{_and_more(len(self.blockers))}"
-        )
-
-
-def describe_blockers(servers: Mapping[str, tuple[str, ...]]) -> str:
-    """Say in one line what blocks one instance, with totals and a sample."""
-    named = {server: names for server, names in servers.items() if names}
-    if not named:
-        return "no blocker named (a resume or the lease overtook the waiting prepare)"
-    return ", ".join(
-        f"{text_of(server, _BLOCKER_MAX)} has {len(names)} blocker(s) "
-        f"({sample(names, width=_BLOCKER_MAX)})"
-        for server, names in sorted(named.items())[:SAMPLE_MAX]
-    ) + _and_more(len(named))
 
 
 class OperationDiscarded(Portable, RuntimeError):

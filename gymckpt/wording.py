@@ -111,8 +111,8 @@ def clipped(text: str, limit: int = TEXT_MAX) -> str:
 
 def _presentable(text: str, limit: int) -> str:
     """Redact and bound a text, and spell out what neither UTF-8 nor every database can hold."""
-    text = clipped(redacted(clipped(text, _SCAN_MAX)), limit)
-    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    text = redacted(clipped(text, _SCAN_MAX)).replace("\0", "\\x00")
+    return clipped(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
 
 
 def _unreadable(value: object) -> str:
@@ -125,7 +125,7 @@ def text_of(value: object, limit: int = TEXT_MAX) -> str:
 
     Args:
         value: Any object.
-        limit: The most characters to return, but for characters that had to be spelled out.
+        limit: The most characters to return.
     """
     return guarded(lambda: _presentable(str(value), limit), _unreadable(value))
 

@@ -1,0 +1,769 @@
+"""The error vocabulary: wording, stand-ins, what is transient, and travelling between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+import ray.exceptions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gymckpt import errors
+from gymckpt.errors import (
+    ChartError,
+    Fenced,
+    GymCheckpointNotReady,
+    GymCheckpointOperationError,
+    GymCheckpointUnavailable,
+    IllegalTransition,
+    InvariantViolated,
+    JournalConflict,
+    JournalCorrupt,
+    JournalError,
+    JournalUnavailable,
+    ManifestWithdrawn,
+    OperationDiscarded,
+    OperationIdUsed,
+    OperationOpen,
+    ParticipantRefused,
+    RemoteFailure,
+    ReplayDiverged,
+    TransitionRefused,
+    is_actor_dead,
+    is_transient_failure,
+    is_transient_gym_checkpoint_failure,
+    sample,
+    show,
+    tame,
+    text_of,
+)
+from gymckpt.standins import pack
+from gymckpt.transience import CAUSE_LINKS_MAX
+from gymckpt.wording import TEXT_MAX, clipped, did_you_mean, redacted
+
+MESSAGE_MAX = 20_000
+
+PICKLERS = {"pickle": pickle.dumps, "cloudpickle": cloudpickle.dumps}
+
+
+def travelled(error: Any, dumps: Callable[[Any], bytes]) -> Any:
+    return pickle.loads(dumps(error))
+
+
+# --- exceptions that nobody would write on purpose -----------------------------------------------
+
+
+class StrRaises(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class StrPanics(Exception):
+    def __str__(self) -> str:
+        raise BaseOnly("a library in another language gave up")
+
+
+class ReprRaises(Exception):
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+class BaseOnly(BaseException):
+    pass
+
+
+class ArgsProperty(Exception):
+    @property
+    def args(self) -> Any:
+        raise AttributeError("args")
+
+
+class CauseProperty(Exception):
+    @property
+    def __cause__(self) -> Any:
+        raise RuntimeError("cause")
+
+
+class CauseText(Exception):
+    __cause__: Any = "not an exception"
+
+
+class NotesProperty(Exception):
+    @property
+    def __notes__(self) -> Any:
+        raise RuntimeError("notes")
+
+
+class NotesNumber(Exception):
+    __notes__: Any = 5
+
+
+class TwoArguments(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+
+
+class HoldsLock(TimeoutError):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class LoadsOther(Exception):
+    def __reduce__(self) -> Any:
+        return (str, ("no exception at all",))
+
+
+class ReduceRaises(Exception):
+    def __reduce__(self) -> Any:
+        raise BaseOnly("cannot be pickled, and says so rudely")
+
+
+class ClientResponseError(Exception):
+    """Stands for aiohttp's class, which is recognised by its name."""
+
+    def __init__(self, status: Any) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+
+
+class StatusProperty(ClientResponseError):
+    status: Any = property(lambda _self: 1 / 0, lambda _self, _value: None)
+
+
+def nested_group(depth: int) -> BaseExceptionGroup[BaseException]:
+    group: BaseExceptionGroup[BaseException] = ExceptionGroup("group", [TimeoutError("slow")])
+    for _level in range(depth):
+        group = BaseExceptionGroup("group", [group, BaseOnly("odd")])
+    return group
+
+
+TEXTS = st.one_of(
+    st.text(),
+    st.text(st.characters(categories=["Cs", "Cc", "L"])),
+    st.integers(1, 1_000).map(lambda size: "x.y-" * size),
+)
+
+ODD_EXCEPTIONS = st.one_of(
+    st.builds(
+        lambda make, text: make(text),
+        st.sampled_from([
+            StrRaises, StrPanics, ReprRaises, BaseOnly, ArgsProperty, CauseProperty, CauseText,
+            NotesProperty, NotesNumber, HoldsLock, LoadsOther, ReduceRaises, StatusProperty,
+            ValueError, KeyError, TimeoutError, ConnectionResetError, KeyboardInterrupt,
+            SystemExit, GeneratorExit, asyncio.CancelledError, GymCheckpointUnavailable,
+            ray.exceptions.RaySystemError, ray.exceptions.UnserializableException,
+        ]),
+        TEXTS,
+    ),
+    st.builds(TwoArguments, st.integers(), TEXTS),
+    st.builds(ClientResponseError, st.one_of(st.integers(), st.none(), st.text())),
+    st.builds(nested_group, st.integers(0, 12)),
+    st.builds(RemoteFailure, st.text(), TEXTS, TEXTS),
+    st.builds(type("E" * 500, (Exception,), {}), TEXTS),
+)  # fmt: skip
+
+
+def with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
+    if not isinstance(error, CauseProperty):
+        error.__cause__ = cause
+    return error
+
+
+FAILURES = st.builds(with_cause, ODD_EXCEPTIONS, st.none() | ODD_EXCEPTIONS)
+
+
+@given(FAILURES)
+def test_any_exception_object_can_be_named_tamed_and_classified(failure: BaseException) -> None:
+    """Naming, taming and classifying never raise, and the tamed form prints and is ordinary."""
+    named = text_of(failure)
+    quoted = show(failure)
+    tamed = tame(failure)
+
+    assert len(named) <= TEXT_MAX
+    assert len(quoted) <= TEXT_MAX
+    assert f"{named}{quoted}".encode()
+    assert isinstance(tamed, Exception | asyncio.CancelledError)
+    assert not isinstance(tamed, BaseExceptionGroup)
+    assert str(tamed) is not None
+    assert repr(tamed)
+    assert is_transient_failure(failure) in (True, False)
+    assert is_actor_dead(failure) is False
+
+
+@given(FAILURES)
+def test_taming_never_makes_a_failure_transient(failure: BaseException) -> None:
+    """A tamed failure is transient only if the failure was; a stand-in never is."""
+    tamed = tame(failure)
+
+    if tamed is not failure:
+        assert isinstance(tamed, RemoteFailure)
+        assert not is_transient_failure(tamed)
+    assert is_transient_failure(failure) or not is_transient_failure(tamed)
+
+
+@pytest.mark.parametrize("dumps", PICKLERS.values(), ids=PICKLERS)
+@given(
+    failures=st.dictionaries(st.text(min_size=1), FAILURES, max_size=8),
+    notes=st.lists(st.text(), max_size=3),
+)
+def test_an_operation_error_with_any_failures_travels(
+    dumps: Callable[[Any], bytes], failures: dict[str, BaseException], notes: list[str]
+) -> None:
+    """Either pickler keeps type, operation, instances, message and notes; none turns transient."""
+    error = GymCheckpointOperationError("commit", failures)
+    for note in notes:
+        error.add_note(note)
+
+    arrived = travelled(error, dumps)
+
+    assert type(arrived) is GymCheckpointOperationError
+    assert arrived.operation == "commit"
+    assert arrived.failures.keys() == failures.keys()
+    assert str(arrived) == str(error)
+    assert getattr(arrived, "__notes__", []) == notes
+    assert len(str(error)) < MESSAGE_MAX
+    for instance, failure in failures.items():
+        assert is_transient_failure(failure) or not is_transient_failure(arrived.failures[instance])
+
+
+def test_a_failure_that_cannot_be_pickled_becomes_text_and_is_not_transient() -> None:
+    """A timeout that holds a lock arrives as a stand-in with its type's name, text and notes."""
+    failure = HoldsLock("took too long")
+    failure.add_note("asked twice")
+    error = GymCheckpointOperationError("renew", {"a/replica-0": failure})
+    assert is_transient_gym_checkpoint_failure(error)
+
+    arrived = travelled(error, pickle.dumps)
+
+    stand_in = arrived.failures["a/replica-0"]
+    assert isinstance(stand_in, RemoteFailure)
+    assert (stand_in.type_name, stand_in.text) == ("HoldsLock", "took too long")
+    assert stand_in.__notes__ == ["asked twice"]
+    assert not is_transient_gym_checkpoint_failure(arrived)
+
+
+def test_a_stand_in_keeps_the_traceback_as_text() -> None:
+    """What an exception group held is still readable when the group has become text."""
+    try:
+        raise ExceptionGroup("both", [TimeoutError("slow"), ValueError("wrong")])
+    except ExceptionGroup as group:
+        stand_in = tame(group)
+
+    assert isinstance(stand_in, RemoteFailure)
+    assert "ValueError: wrong" in stand_in.traceback_text
+    assert "test_a_stand_in_keeps_the_traceback_as_text" in stand_in.traceback_text
+
+
+def test_a_failure_whose_class_is_missing_arrives_as_its_stand_in() -> None:
+    """Where a failure's own module cannot be imported, its text takes its place."""
+    packed = pack(TimeoutError("slow"))
+    there = type(packed)(packed.pickled.replace(b"TimeoutError", b"NoSuchErrorX"), packed.stand_in)
+
+    arrived = there.unpack()
+
+    assert isinstance(arrived, RemoteFailure)
+    assert str(arrived) == "TimeoutError: slow"
+
+
+# --- the vocabulary ------------------------------------------------------------------------------
+
+EXAMPLES: dict[str, BaseException] = {
+    "ChartError": ChartError("states.x: is unreachable"),
+    "Fenced": Fenced("step-1", 3, 4, "host:1"),
+    "GymCheckpointNotReady": GymCheckpointNotReady({"a/replica-0": {"agent": ("r1", "r2-a3")}}),
+    "GymCheckpointOperationError": GymCheckpointOperationError(
+        "commit", {"a/replica-0": TimeoutError("slow")}
+    ),
+    "GymCheckpointUnavailable": GymCheckpointUnavailable("HTTP 409 stale_checkpoint"),
+    "IllegalTransition": IllegalTransition("checkpoint", 1, "open", "commit", ("prepare",), "s-1"),
+    "InvariantViolated": InvariantViolated("S1-parked", "b/replica-0 is not parked"),
+    "JournalConflict": JournalConflict("step-1", 3, 5),
+    "JournalCorrupt": JournalCorrupt("entry 3 is missing"),
+    "JournalError": JournalError("journal"),
+    "JournalUnavailable": JournalUnavailable("the disk is full"),
+    "ManifestWithdrawn": ManifestWithdrawn("step-1", "/ckpt/gym_checkpoint.json"),
+    "OperationDiscarded": OperationDiscarded("step-1", "an operator gave it up"),
+    "OperationIdUsed": OperationIdUsed("step-1 was used before"),
+    "OperationOpen": OperationOpen("prepare 'step-2'", "step-1", "parked"),
+    "ParticipantRefused": ParticipantRefused("stale_checkpoint", "step-1 was resumed"),
+    "RemoteFailure": RemoteFailure("OddError", "what it said", "Traceback: …"),
+    "ReplayDiverged": ReplayDiverged(812, "committing -> sealing", "committing -> parked"),
+    "TransitionRefused": TransitionRefused("the guard said no"),
+}
+
+
+def public_exceptions() -> dict[str, type[BaseException]]:
+    return {
+        name: value
+        for name in errors.__all__
+        if isinstance(value := getattr(errors, name), type) and issubclass(value, BaseException)
+    }
+
+
+def test_every_error_class_is_covered_by_the_tests_below() -> None:
+    """An error class without an example here would travel untested."""
+    assert sorted(EXAMPLES) == sorted(public_exceptions())
+
+
+@pytest.mark.parametrize("dumps", PICKLERS.values(), ids=PICKLERS)
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_error_survives_pickling(name: str, dumps: Callable[[Any], bytes]) -> None:
+    """Type, message, fields and notes of each error are the same after the trip."""
+    error = EXAMPLES[name]
+    error.__notes__ = ["cleanup failed", "twice"]
+
+    arrived = travelled(error, dumps)
+
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived).keys() == vars(error).keys()
+    for field in vars(error).keys() - {"failures"}:
+        assert getattr(arrived, field) == getattr(error, field)
+
+
+def test_notes_that_are_no_texts_are_left_behind() -> None:
+    """Something else in `__notes__` does not keep an error from travelling."""
+    error = OperationOpen("prepare", "step-1", "parked")
+    error.__notes__ = ["kept", 5]  # type: ignore[list-item]
+
+    assert travelled(error, pickle.dumps).__notes__ == ["kept"]
+
+
+def test_an_operation_error_does_not_follow_its_callers_mapping() -> None:
+    """Changing the mapping afterwards changes neither the failures nor the message."""
+    failures: dict[str, BaseException] = {"a/replica-0": TimeoutError("slow")}
+    error = GymCheckpointOperationError("commit", failures)
+    failures.clear()
+
+    assert list(error.failures) == ["a/replica-0"]
+
+
+def test_not_ready_does_not_follow_its_callers_mapping() -> None:
+    """Changing the blockers afterwards, at any depth, changes nothing in the error."""
+    names = ["r1"]
+    servers = {"agent": names}
+    blockers = {"a/replica-0": servers}
+    error = GymCheckpointNotReady(blockers)  # type: ignore[arg-type]
+    names.append("r2")
+    servers["model"] = []
+    blockers.clear()
+
+    assert error.blockers == {"a/replica-0": {"agent": ("r1",)}}
+
+
+def test_an_operation_error_names_its_failures_sorted_by_instance() -> None:
+    """The message counts the failures and gives instance, type and text in instance order."""
+    error = GymCheckpointOperationError(
+        "commit", {"b/replica-0": ValueError("bad"), "a/replica-0": TimeoutError("slow")}
+    )
+
+    assert str(error) == (
+        "Gym checkpoint commit failed on 2 instance(s): "
+        "a/replica-0: TimeoutError: slow; b/replica-0: ValueError: bad"
+    )
+
+
+def test_not_ready_without_any_blocker_says_so() -> None:
+    """An instance that a resume overtook names nothing, and the message explains why."""
+    error = GymCheckpointNotReady({"a/replica-0": {}, "b/replica-0": {"agent": ()}})
+
+    assert str(error).count("no blocker named") == 2
+
+
+@given(
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(1, 400),
+    st.sampled_from(["r", "é", "🧨", "\ud800", "\0"]),
+)
+def test_not_ready_stays_short_however_much_blocks(
+    instances: int, servers: int, blockers: int, character: str
+) -> None:
+    """The message is bounded and has totals, and the error itself has everything."""
+    name = character * 1_000
+    names = tuple(f"{index}{name}" for index in range(blockers))
+    everything = {
+        f"shard{index}{name}/replica-0": {f"{server}{name}": names for server in range(servers)}
+        for index in range(instances)
+    }
+
+    error = GymCheckpointNotReady(everything)
+
+    assert len(str(error)) < MESSAGE_MAX
+    assert f"{instances} instance(s)" in str(error)
+    assert f"{blockers} blocker(s)" in str(error)
+    assert error.blockers == everything
+
+
+@given(st.integers(1, 3_000), st.integers(0, 100_000))
+def test_an_operation_error_stays_short_however_much_fails(instances: int, size: int) -> None:
+    """The message is bounded and counts, and the error itself has every failure."""
+    failures = {f"a/replica-{index}": ValueError("x" * size) for index in range(instances)}
+
+    error = GymCheckpointOperationError("commit", failures)
+
+    assert len(str(error)) < MESSAGE_MAX
+    assert f"{instances} instance(s)" in str(error)
+    assert len(error.failures) == instances
+
+
+# --- what is transient (protocol facts, 2) --------------------------------------------------------
+
+INFRA_OF_RAY = [
+    "RayActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError",
+    "TaskUnschedulableError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError",
+    "OwnerDiedError", "RpcError", "GetTimeoutError", "ObjectFetchTimedOutError", "ObjectLostError",
+    "OutOfMemoryError", "ObjectStoreFullError", "RaySystemError",
+]  # fmt: skip
+DATA_OF_RAY = [
+    "RayError", "TaskCancelledError", "UnserializableException", "RayTaskError",
+    "PendingCallsLimitExceeded", "OutOfDiskError", "RuntimeEnvSetupError", "UserCodeException",
+    "CrossLanguageError",
+]  # fmt: skip
+
+
+def of_ray(name: str) -> BaseException:
+    cls: type[BaseException] = getattr(ray.exceptions, name)
+    return cls.__new__(cls)
+
+
+@pytest.mark.parametrize("name", INFRA_OF_RAY)
+def test_infrastructure_failures_of_ray_are_transient(name: str) -> None:
+    """Each of Ray's failures of actors, workers, nodes and objects may be gone at the next try."""
+    assert is_transient_failure(of_ray(name))
+
+
+@pytest.mark.parametrize("name", DATA_OF_RAY)
+def test_other_failures_of_ray_are_not_transient(name: str) -> None:
+    """What arrives without a type, was cancelled, or fills a disk is not guessed to be harmless."""
+    assert not is_transient_failure(of_ray(name))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TimeoutError(),
+        TimeoutError(errno.ETIMEDOUT, "slow"),
+        ConnectionError(),
+        ConnectionResetError(),
+        BrokenPipeError(),
+        GymCheckpointUnavailable("HTTP 409 checkpoint_conflict"),
+    ],
+    ids=repr,
+)
+def test_timeouts_connections_and_refusals_are_transient(failure: BaseException) -> None:
+    """A timeout, a lost connection and a refused live call may be gone at the next try."""
+    assert is_transient_failure(failure)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ValueError("bad summary"),
+        RuntimeError("not offered"),
+        AttributeError("'NemoGym' object has no attribute 'rch'"),
+        OSError(errno.ENOSPC, "full"),
+        MemoryError(),
+        asyncio.CancelledError(),
+        KeyboardInterrupt(),
+        ExceptionGroup("both", [TimeoutError()]),
+        BaseExceptionGroup("both", [TimeoutError(), KeyboardInterrupt()]),
+        RemoteFailure("TimeoutError", "slow"),
+        EXAMPLES["GymCheckpointNotReady"],
+        EXAMPLES["OperationOpen"],
+        EXAMPLES["ManifestWithdrawn"],
+        EXAMPLES["ParticipantRefused"],
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_everything_else_is_not_transient(failure: BaseException) -> None:
+    """An unknown failure of one instance is not transient, also not a group of timeouts."""
+    assert not is_transient_failure(failure)
+
+
+def named(name: str, *bases: type[BaseException], module: str = "elsewhere") -> BaseException:
+    cls = type(name, bases or (Exception,), {"__module__": module})
+    return cls("text")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ClientConnectionError", "ClientPayloadError", "RolloutInfraFailure", "RolloutTimeout",
+        "GenerationUnavailable", "NoHealthyShards", "GymTransportError", "GymCheckpointUnavailable",
+    ],
+)  # fmt: skip
+def test_infrastructure_is_recognised_by_name_also_of_a_base(name: str) -> None:
+    """A class of that name, or derived from one, counts without its library being imported."""
+    failure = named(name)
+
+    assert is_transient_failure(failure)
+    assert is_transient_failure(named("Special", type(failure)))
+
+
+@pytest.mark.parametrize("name", ["OutOfMemoryError", "RpcError"])
+def test_common_names_count_only_as_rays_own(name: str) -> None:
+    """A GPU without memory has the name of Ray's error and is none."""
+    assert not is_transient_failure(named(name, module="torch"))
+    assert is_transient_failure(named(name, module="ray.exceptions"))
+
+
+@given(st.one_of(st.integers(), st.sampled_from([399, 400, 404, 408, 409, 429, 499, 500, 503])))
+def test_an_http_answer_is_judged_by_its_status_alone(status: int) -> None:
+    """Only 408, 429 and everything from 500 up may be gone at the next try."""
+    assert is_transient_failure(ClientResponseError(status)) is (
+        status >= 500 or status in {408, 429}
+    )
+
+
+@pytest.mark.parametrize("status", [None, "503", 503.0])
+def test_an_http_answer_without_a_status_is_not_transient(status: Any) -> None:
+    """A status that is no number says nothing."""
+    assert not is_transient_failure(ClientResponseError(status))
+
+
+def chained(*links: BaseException) -> BaseException:
+    for error, cause in itertools.pairwise(links):
+        error.__cause__ = cause
+    return links[0]
+
+
+@given(st.integers(0, 20))
+def test_causes_are_followed_eight_links_deep(depth: int) -> None:
+    """A timeout counts up to eight causes below the failure, and not beyond."""
+    links = [RuntimeError(str(index)) for index in range(depth)]
+
+    assert is_transient_failure(chained(*links, TimeoutError())) is (depth <= CAUSE_LINKS_MAX)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6), st.integers(0, 5))
+def test_a_failure_of_data_wins_wherever_it_stands(infra: list[bool], place: int) -> None:
+    """One failure of data among the causes makes the whole chain permanent."""
+    links: list[BaseException] = [TimeoutError() if infra_ else ValueError() for infra_ in infra]
+    links.insert(place, named("RolloutDataFailure", TimeoutError))
+
+    assert not is_transient_failure(chained(*links))
+
+
+def test_a_circle_of_causes_ends() -> None:
+    """A chain that bites its own tail is classified all the same."""
+    first, second = RuntimeError("1"), RuntimeError("2")
+    first.__cause__, second.__cause__ = second, first
+
+    assert not is_transient_failure(first)
+
+
+def test_the_context_of_a_failure_does_not_count() -> None:
+    """An error that was merely raised while a timeout was handled is judged by itself."""
+    failure = ValueError("bad")
+    failure.__context__ = TimeoutError()
+
+    assert not is_transient_failure(failure)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (GymCheckpointOperationError("commit", {"a": TimeoutError(), "b": TypeError("x")}), False),
+        (GymCheckpointOperationError("commit", {"a": TimeoutError()}), True),
+        (GymCheckpointOperationError("commit", {}), False),
+        (GymCheckpointNotReady({}), True),
+        (EXAMPLES["OperationOpen"], True),
+        (GymCheckpointUnavailable("x"), False),
+        (ValueError(), False),
+        (RuntimeError(), False),
+        (TimeoutError(), False),
+        (OSError(errno.ENOSPC, "full"), False),
+    ],
+)
+def test_one_timeout_plus_one_broken_reply_is_not_transient(
+    error: BaseException, expected: bool
+) -> None:
+    """B4: an operation is tried again only if it failed, and every failure is transient."""
+    assert is_transient_gym_checkpoint_failure(error) is expected
+
+
+@given(st.dictionaries(st.text(), FAILURES, max_size=6))
+def test_an_operation_is_transient_exactly_if_all_its_failures_are(
+    failures: dict[str, BaseException],
+) -> None:
+    """The rule for an operation is the rule for its failures, and one is needed at least."""
+    expected = bool(failures) and all(map(is_transient_failure, failures.values()))
+
+    error = GymCheckpointOperationError("commit", failures)
+
+    assert is_transient_gym_checkpoint_failure(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "dead"),
+    [
+        ("RayActorError", True),
+        ("ActorDiedError", True),
+        ("ActorUnavailableError", False),
+        ("ActorUnschedulableError", False),
+        ("WorkerCrashedError", False),
+        ("NodeDiedError", False),
+        ("GetTimeoutError", False),
+    ],
+)
+def test_only_a_dead_actor_is_dead(name: str, dead: bool) -> None:
+    """An actor that is merely unavailable may come back, and must still be reopened."""
+    assert is_actor_dead(of_ray(name)) is dead
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+SECRET = "S3cr3tValue0123456789"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer {}",
+        "Authorization: Basic {}",
+        "{{'Authorization': 'Bearer {}', 'x': 1}}",
+        '{{"authorization":"{}"}}',
+        r"{{\"token\": \"{}\"}}",
+        "proxy-authorization={}",
+        "bearer   {}",
+        "api_key={}&x=1",
+        "X-Api-Key: {}",
+        "aws_secret_access_key = {}",
+        "access_token={}",
+        "password: {}",
+        "'passwd': '{}'",
+        "http://user:{}@host/path",
+        "postgresql+psycopg://user:p@{}@host/db",
+        "redis://:{}@host",
+        "https://{}@github.example/x",
+    ],
+)
+@given(before=st.text(max_size=30), after=st.sampled_from(["", " and more", ", x", "\nnext"]))
+def test_secrets_never_reach_a_message(text: str, before: str, after: str) -> None:
+    """B28: tokens, passwords and credentials in URLs are gone from every text."""
+    said = f"{before} {text.format(SECRET)}{after}"
+
+    assert SECRET not in redacted(said)
+    assert SECRET not in text_of(GymCheckpointUnavailable(said))
+    assert SECRET not in str(GymCheckpointOperationError("commit", {"a": RuntimeError(said)}))
+    assert SECRET not in sample([said])
+
+
+@given(st.text() | st.text("abearin:/@=token '\"\\ S"))
+def test_redacting_twice_changes_nothing_more(text: str) -> None:
+    """A text that is quoted by one error after the other keeps its form."""
+    once = redacted(text)
+
+    assert redacted(once) == once
+
+
+def test_ordinary_texts_are_left_alone() -> None:
+    """What merely speaks of tokens stays readable."""
+    text = "r1-a2: max_tokens=4096 after 3 tokens at http://host:8080/v1?x=1 (HTTP 409 stale)"
+
+    assert redacted(text) == text
+
+
+@given(st.sampled_from(["a.", "bearer ", "://", "token", "a:", "@", "authorization:", "\\"]))
+def test_long_texts_are_searched_in_time_that_grows_with_them(piece: str) -> None:
+    """A megabyte of what looks like the beginning of a secret does not stall the reporting."""
+    assert len(text_of(piece * (1_000_000 // len(piece)))) <= TEXT_MAX
+    assert redacted(piece * 20_000)
+
+
+@given(st.text(), st.integers(50, 300))
+def test_a_clipped_text_keeps_both_its_ends(text: str, limit: int) -> None:
+    """A text is returned as it is, or bounded with its beginning, its end and its length."""
+    long = text + "x" * limit + text
+
+    clipped_text = clipped(long, limit)
+
+    assert clipped(clipped_text, limit) == clipped_text
+    if len(long) <= limit:
+        assert clipped_text == long
+    else:
+        assert len(clipped_text) == limit
+        assert f"({len(long)} characters)" in clipped_text
+        assert clipped_text[:5] == long[:5]
+        assert clipped_text[-5:] == long[-5:]
+
+
+@given(TEXTS)
+def test_every_message_can_be_stored(text: str) -> None:
+    """No text of a failure holds half a character pair or a NUL, which stores refuse."""
+    said = text_of(RuntimeError(text))
+
+    assert said.encode().decode() == said
+    assert "\0" not in said
+    assert text_of(said) == said
+
+
+@given(st.lists(st.integers(), max_size=40), st.none() | st.integers(40, 10**9))
+def test_a_sample_counts_what_it_does_not_name(items: list[int], total: int | None) -> None:
+    """Named and counted items together are all of them, and at most five are named."""
+    said = sample(items, total)
+
+    shown = [str(item) for item in items[:5]]
+    rest = (len(items) if total is None else total) - len(shown)
+    assert said == ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_value_can_be_quoted(value: Any) -> None:
+    """A quoted value is short, however large or deep it is."""
+    assert len(show(value)) <= 200
+
+
+def test_a_value_that_nests_without_end_can_be_quoted() -> None:
+    """Neither a list in itself nor one nested ten thousand deep stops an error message."""
+    circle: list[Any] = []
+    circle.append(circle)
+    deep: Any = []
+    for _level in range(10_000):
+        deep = [deep]
+
+    assert show(circle)
+    assert show(deep)
+    assert show(10**10_000)
+
+
+def test_an_unknown_word_is_answered_with_the_closest_known_one() -> None:
+    """A near miss is named, anything else gets a sample of what is known, nothing gets nothing."""
+    assert did_you_mean("parkd", ["parked", "open"]) == "; did you mean 'parked'?"
+    assert did_you_mean("zzz", ["parked", "open"]) == "; known: parked, open"
+    assert did_you_mean("zzz", []) == ""
+
+
+def test_an_interrupt_while_formatting_leaves_as_itself() -> None:
+    """Ctrl-C during a foreign `__str__` is not taken for that object's failure."""
+
+    class Interrupted(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        text_of(Interrupted())
+
+
+def test_an_illegal_transition_names_what_is_legal() -> None:
+    """The message has subject, trigger, state, chart and the legal triggers, or says final."""
+    assert str(EXAMPLES["IllegalTransition"]) == (
+        "checkpoint 's-1' cannot take 'commit' in state 'open' (chart checkpoint v1); "
+        "legal here: prepare"
+    )
+    assert str(IllegalTransition("call", 1, "gone", "ask", ())).endswith("nothing, it is final")
