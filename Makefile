@@ -1,0 +1,60 @@
+# `make example` and `make test` need Python 3.11 or later, git and make, and bring all else along.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+EXTRAS := ray,gymnasium
+
+.PHONY: help install example test lint types wheel-check docs bench clean
+
+help:
+	@echo "make example      run the main job: a checkpoint that survives a kill"
+	@echo "make test         run the whole test suite"
+	@echo "make lint         check style and formatting"
+	@echo "make types        check the types, with two checkers"
+	@echo "make wheel-check  build the package, install it into an empty environment, use it there"
+	@echo "make docs         render the charts into the documents"
+	@echo "make bench        run the benchmarks"
+	@echo "make clean        remove .venv and everything else that was made"
+
+install: $(INSTALLED)
+
+# The stamp is written last, so that what was interrupted is done again.
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "gymckpt needs Python 3.11 or later; '$(PYTHON)' is not." \
+	    "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Installing into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(PY) -m pip install --quiet --editable ".[$(EXTRAS)]" --group dev
+	@touch $@
+
+example: $(INSTALLED)
+	@$(PY) examples/survive_a_kill.py
+
+test: $(INSTALLED)
+	@$(PY) -m pytest
+
+lint: $(INSTALLED)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+types: $(INSTALLED)
+	@$(PY) -m mypy
+	@$(PY) -m pyright
+
+wheel-check: $(INSTALLED)
+	@$(PY) tools/check_wheel.py
+
+docs: $(INSTALLED)
+	@$(PY) docs/render_charts.py
+
+bench: $(INSTALLED)
+	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(PY) "$$one"; done
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
