@@ -15,6 +15,7 @@ from typing import Any
 
 from gymckpt.calls import CheckpointCalls, GymCheckpointCommitResult, Offer, RestoreCalls
 from gymckpt.checks import require_names
+from gymckpt.core.entry import Entry
 from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id
 from gymckpt.errors import (
@@ -384,6 +385,18 @@ class GymCheckpointCoordinator:
         failures = running.scheduler.unconfirmed(RESUME)
         if failures:
             raise GymCheckpointOperationError(RESUME, failures)
+
+    async def history(self, operation_id: str) -> tuple[Entry, ...]:
+        """
+        Return the journal's entries of one operation of this run, in order.
+
+        Args:
+            operation_id: A checkpoint, restore or sweep.
+
+        Raises:
+            JournalError: The journal cannot be read, or there is no such operation.
+        """
+        return await self._operations.history(operation_id)
 
     # --- context managers -----------------------------------------------------------------------
 

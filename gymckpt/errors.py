@@ -13,6 +13,9 @@ and `transience`. All their public names are offered here.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
 from gymckpt.failures import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
@@ -22,8 +25,12 @@ from gymckpt.standins import Portable, RemoteFailure, tame
 from gymckpt.transience import is_actor_dead, is_transient_failure
 from gymckpt.wording import did_you_mean, redacted, sample, show, text_of
 
+if TYPE_CHECKING:
+    from gymckpt.episodes import EnvironmentEpisode
+
 __all__ = [
     "ChartError",
+    "CutMismatch",
     "Fenced",
     "GymCheckpointNotReady",
     "GymCheckpointOperationError",
@@ -36,12 +43,15 @@ __all__ = [
     "JournalUnavailable",
     "ManifestWithdrawn",
     "OperationDiscarded",
+    "OperationHeld",
     "OperationIdUsed",
     "OperationOpen",
     "ParticipantRefused",
     "RemoteFailure",
     "ReplayDiverged",
+    "RestartOnlyDeployment",
     "TransitionRefused",
+    "UnownedEpisodes",
     "did_you_mean",
     "is_actor_dead",
     "is_transient_failure",
@@ -152,6 +162,74 @@ class Fenced(Portable, JournalError):
         self.epoch = epoch
         self.current_epoch = current_epoch
         self.owner = owner
+
+
+class OperationHeld(Portable, JournalError):
+    """
+    Another controller drives the operation and is alive, so it is not taken over.
+
+    Attributes:
+        operation_id: The operation.
+        owner: Who drives it.
+        age_s: How long ago that controller last gave a sign of life.
+    """
+
+    _fields = ("operation_id", "owner", "age_s")
+
+    def __init__(self, operation_id: str, owner: str, age_s: float) -> None:
+        super().__init__(
+            f"operation {operation_id!r} is driven by {owner}, which gave a sign of life "
+            f"{age_s:.1f} s ago; stop that controller first, or force the takeover"
+        )
+        self.operation_id = operation_id
+        self.owner = owner
+        self.age_s = age_s
+
+
+class UnownedEpisodes(Portable, RuntimeError):
+    """
+    An instance holds live episodes that nobody can restore and that cannot finish while parked.
+
+    Attributes:
+        episodes: Instance id to those episodes, complete.
+    """
+
+    _fields = ("episodes",)
+
+    def __init__(self, episodes: Mapping[str, Collection[EnvironmentEpisode]]) -> None:
+        self.episodes = {instance: tuple(found) for instance, found in episodes.items()}
+        named = [
+            f"{episode.capture_key} in {instance}"
+            for instance, found in sorted(self.episodes.items())
+            for episode in found
+        ]
+        super().__init__(
+            f"{len(named)} live episode(s) are owned by no environment server, so no restore "
+            f"could continue them: {sample(named)}; retire them, then take the snapshot again"
+        )
+
+
+class RestartOnlyDeployment(Portable, RuntimeError):
+    """
+    Some servers cannot be captured: rollouts that use them start over after a crash.
+
+    Attributes:
+        servers: Instance id to the names of those servers, complete.
+    """
+
+    _fields = ("servers",)
+
+    def __init__(self, servers: Mapping[str, Collection[str]]) -> None:
+        self.servers = {instance: tuple(names) for instance, names in servers.items()}
+        named = [f"{name} of {instance}" for instance, names in self.servers.items() for name in names]
+        super().__init__(
+            f"{len(named)} server(s) are restart-only: {sample(named)}; rollouts that use them "
+            "start over from their tasks after a crash"
+        )
+
+
+class CutMismatch(RuntimeError):
+    """What the environment saved and RL's ledger under its cut do not agree, or the cut is dead."""
 
 
 # --- you misused us -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gymckpt.calls import RestoreCalls, SweepCalls
+from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
 from gymckpt.core.settings import RESUME, Settings
 from gymckpt.core.step import open_operation
@@ -171,6 +172,16 @@ class Operations:
             self._require_none_open(f"{call} under {wire_id!r}")
         await self._run_sweep(call, wire_id, listed)
 
+    async def history(self, operation_id: str) -> tuple[Entry, ...]:
+        """
+        Return what the journal holds of an operation of this run.
+
+        Raises:
+            JournalError: The journal cannot be read, or there is no such operation.
+        """
+        recorder = self._required_recorder()
+        return await recorder.run(lambda: recorder.journal.read(self.run, operation_id))
+
     async def _run_sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
         operation_id = await self._sweep_id(call, wire_id)
         facts: dict[str, Any] = {"call": call, "wire_id": wire_id}
@@ -226,7 +237,7 @@ class Operations:
             facts=facts,
         )
         scheduler = Scheduler(
-            opening,
+            opening.operation,
             recorder=self._required_recorder(),
             handles=self._handles,
             wire=calls,
@@ -238,7 +249,7 @@ class Operations:
         tries_s = resume.attempts * (call_s + resume.pause_s)
         running = Running(scheduler, calls, 2 * call_s + tries_s + 3 * self._journal_timeout_s)
         scheduler.on_released = lambda: self._let_go(running)
-        await scheduler.open()
+        await scheduler.open(opening.entries)
         return running
 
     def _required_recorder(self) -> Recorder:

@@ -13,7 +13,7 @@ import attrs
 
 from gymckpt.core.entry import JsonFacts
 
-__all__ = ["Event", "FailureRecord", "Moment", "Replied", "TimerFired", "Triggered"]
+__all__ = ["Event", "FailureRecord", "Moment", "Replied", "TakenOver", "TimerFired", "Triggered"]
 
 
 @attrs.frozen
@@ -69,4 +69,16 @@ class TimerFired:
     timer: str
 
 
-Event = Triggered | Replied | TimerFired
+@attrs.frozen(kw_only=True)
+class TakenOver:
+    """Another controller has claimed the operation; the one before is fenced."""
+
+    moment: Moment
+    """By the new controller's clocks; `at_s` goes on from the latest entry."""
+    epoch: int
+    """The epoch that the claim gave."""
+    owner: str
+    """The token of the new controller."""
+
+
+Event = Triggered | Replied | TimerFired | TakenOver

@@ -41,7 +41,7 @@ from gymckpt.core.effects import (
     WriteManifest,
 )
 from gymckpt.core.entry import Entry, JsonFacts
-from gymckpt.core.events import Event, Moment, Replied, TimerFired, Triggered
+from gymckpt.core.events import Event, Moment, Replied, TakenOver, TimerFired, Triggered
 from gymckpt.core.operation import OPEN_TRIGGER, OperationState, machine_of, opened
 from gymckpt.core.settings import RENEW, RESUME, Settings
 from gymckpt.errors import IllegalTransition
@@ -132,6 +132,8 @@ def step(operation: OperationState, event: Event) -> Step:
         refused = _take(work, event.trigger, event.facts)
     elif isinstance(event, Replied):
         take_reply(work, event)
+    elif isinstance(event, TakenOver):
+        _take_over(work, event)
     else:
         _take_timer(work, event)
     _run_conditions(work)
@@ -170,6 +172,26 @@ def _take(work: Work, trigger: str, facts: JsonFacts) -> Ignored | Refused | Non
     elif trigger == "withdraw":
         _begin_file_effect(work)
     return None
+
+
+def _take_over(work: Work, event: TakenOver) -> None:
+    """
+    Go on in place of a controller that is gone, towards the end (DESIGN, 12).
+
+    What it had under way is unknown, so it counts as unanswered and is asked again where that
+    still matters. Nothing is promised to a caller any more: what is not yet safe is given up.
+    """
+    work.operation = attrs.evolve(work.operation, epoch=event.epoch)
+    for call in sorted(_active_calls(work.operation, work.operation.state)):
+        abandon(work, call)
+    operation = work.operation
+    if not operation.cleaning:
+        _take(work, "settle", {"reason": f"taken over by {event.owner}", "owner": event.owner})
+    elif operation.phase_call is not None:
+        left = operation.in_state(operation.phase_call, "failed", "unanswered")
+        ask(work, operation.phase_call, [instance for instance, _ in left], "retry")
+        if operation.file in ("pending", "failed"):
+            _take(work, "withdraw", {"owner": event.owner})
 
 
 def _active_calls(operation: OperationState, state: str) -> set[str]:

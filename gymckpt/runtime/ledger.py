@@ -48,6 +48,10 @@ class Ledger:
         await self._recorder.open(operation, entries)
         self._recorded_seq = operation.seq
 
+    def resume(self, operation: OperationState) -> None:
+        """Go on after what the journal holds of an operation that was taken over."""
+        self._recorded_seq = operation.seq
+
     async def record(self, entries: Sequence[Entry], after: OperationState) -> JournalError | None:
         """
         Make entries durable.

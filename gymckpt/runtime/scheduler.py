@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,8 +32,8 @@ from gymckpt.core.effects import (
     WithdrawManifest,
     WriteManifest,
 )
-from gymckpt.core.entry import JsonFacts
-from gymckpt.core.events import Event, FailureRecord, Moment, Replied, TimerFired, Triggered
+from gymckpt.core.entry import Entry, JsonFacts
+from gymckpt.core.events import Event, FailureRecord, Moment, Replied, TakenOver, TimerFired, Triggered
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.settings import RENEW
 from gymckpt.core.step import Step, step
@@ -74,7 +74,7 @@ class Scheduler:
 
     def __init__(
         self,
-        opening: Step,
+        operation: OperationState,
         *,
         recorder: Recorder,
         handles: Mapping[str, Any],
@@ -83,17 +83,17 @@ class Scheduler:
         cancel_reference: Callable[[Any], None],
     ) -> None:
         """
-        Take charge of an operation; nothing happens before `open`.
+        Take charge of an operation; nothing happens before `open` or `take_over`.
 
         Args:
-            opening: The step that opens it, made at this moment.
+            operation: Its state at this moment.
             recorder: The journal.
             handles: Instance id to handle.
             wire: The particulars of the operation's calls.
             clock: The two clocks.
             cancel_reference: Told, best effort, of every reference that is no longer waited for.
         """
-        self.operation: OperationState = opening.operation
+        self.operation: OperationState = operation
         self.file_error: BaseException | None = None
         """What the latest file effect ended with, where it failed."""
         self.fault: BaseException | None = None
@@ -106,11 +106,10 @@ class Scheduler:
         """Called after each change of state; must not block or raise."""
         self.on_released: Callable[[], None] = lambda: None
         """Called when the caller need not wait any longer, and again when the operation ends."""
-        self._opening = opening
         self._ledger = Ledger(recorder)
         self._wire = wire
         self._clock = clock
-        self._zero_s = clock.monotonic_s() - opening.operation.at_s
+        self._zero_s = clock.monotonic_s() - operation.at_s
         self._asks = Asks(
             handles=handles,
             wire=wire,
@@ -128,16 +127,30 @@ class Scheduler:
 
     # --- for verbs ------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def open(self, entries: Sequence[Entry]) -> None:
         """
         Make the opening durable.
+
+        Args:
+            entries: Those that open the operation.
 
         Raises:
             OperationIdUsed: The id was used before.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        await self._ledger.open(self.operation, self._opening.entries)
+        await self._ledger.open(self.operation, entries)
         self._spans.follow(self.operation)
+
+    def take_over(self, epoch: int, owner: str) -> None:
+        """
+        Go on in place of a controller that is gone; see `released` and `until_released`.
+
+        Args:
+            epoch: The epoch that the claim gave.
+            owner: The token of this controller.
+        """
+        self._ledger.resume(self.operation)
+        self._put(TakenOver(moment=self._now(), epoch=epoch, owner=owner))
 
     def post(self, trigger: str, facts: JsonFacts | None = None) -> None:
         """Bring a trigger in without waiting for what comes of it; safe in any cleanup."""

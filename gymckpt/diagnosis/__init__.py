@@ -1,0 +1,1 @@
+"""What a journal says about its operations; reads journals and charts, and nothing else."""
