@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 EXTRAS := ray,gymnasium
 
-.PHONY: help install example test lint types wheel-check docs bench clean
+.PHONY: help install example test lint style formatting types wheel-check docs bench clean
 
 help:
 	@echo "make example      run the main job: a checkpoint that survives a kill"
@@ -27,8 +27,8 @@ $(INSTALLED): pyproject.toml
 	    "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(PY) -m pip install --quiet --editable ".[$(EXTRAS)]" --group dev
+	@$(PY) -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(PY) -m pip install -qq --editable ".[$(EXTRAS)]" --group dev
 	@touch $@
 
 example: $(INSTALLED)
@@ -37,8 +37,12 @@ example: $(INSTALLED)
 test: $(INSTALLED)
 	@$(PY) -m pytest
 
-lint: $(INSTALLED)
+lint: style formatting
+
+style: $(INSTALLED)
 	@$(PY) -m ruff check .
+
+formatting: $(INSTALLED)
 	@$(PY) -m ruff format --check .
 
 types: $(INSTALLED)
