@@ -30,7 +30,14 @@ from gymckpt.replies import (
 from gymckpt.runtime.wire import Judgement, Message
 from gymckpt.topology import Inventory
 
-__all__ = ["CheckpointCalls", "GymCheckpointCommitResult", "Offer", "RestoreCalls", "SweepCalls"]
+__all__ = [
+    "CheckpointCalls",
+    "GymCheckpointCommitResult",
+    "Offer",
+    "RestoreCalls",
+    "RestoreSource",
+    "SweepCalls",
+]
 
 SAMPLE_MAX = 5
 ANSWERED = Judgement(outcome="answered")
@@ -202,20 +209,39 @@ class CheckpointCalls:
         return lambda: {"removed": publication.withdraw()}
 
 
+@attrs.frozen(kw_only=True)
+class RestoreSource:
+    """What a restore reads."""
+
+    root: str
+    """The committed snapshot's directory, as instances are told."""
+    manifest: GymCheckpointManifest
+
+
 class RestoreCalls(NoManifest):
     """Restore, renew, retire and resume of one restore."""
 
-    def __init__(self, restore_id: str, root: str, manifest: GymCheckpointManifest) -> None:
+    def __init__(
+        self, restore_id: str, saved: Inventory, source: RestoreSource | None = None
+    ) -> None:
+        """
+        Prepare the calls.
+
+        Args:
+            restore_id: The id that instances are told.
+            saved: Instance to the saved episodes that it continues as their next attempts.
+            source: Where they were saved; None for a restore that can only be given up.
+        """
         self.restore_id = restore_id
-        self.root = root
-        self.manifest = manifest
+        self.saved = saved
+        self.source = source
 
     @property
     def replacements(self) -> dict[str, tuple[EnvironmentEpisode, ...]]:
         """Instance to the attempts that the restore installs."""
         return {
             instance: tuple(episode.next_attempt() for episode in episodes)
-            for instance, episodes in self.manifest.instances.items()
+            for instance, episodes in self.saved.items()
         }
 
     def message(self, call: str, instance: str, deadline_ts: float) -> Message:
@@ -224,12 +250,15 @@ class RestoreCalls(NoManifest):
             return _listed(call, self.restore_id, deadline_ts, self.replacements[instance])
         if call != "restore":
             return _plain(call, self.restore_id, deadline_ts)
+        if self.source is None:
+            raise RuntimeError(f"restore {self.restore_id!r} was taken over to be given up")
+        manifest = self.source.manifest
         return Message(
             method=_method(call),
-            args=(self.restore_id, self.root, self.manifest.instances[instance]),
+            args=(self.restore_id, self.source.root, self.saved[instance]),
             kwargs={
-                "source_checkpoint_id": self.manifest.checkpoint_id,
-                "participants": self.manifest.participants[instance],
+                "source_checkpoint_id": manifest.checkpoint_id,
+                "participants": manifest.participants[instance],
                 "deadline_ts": deadline_ts,
             },
         )

@@ -13,7 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gymckpt.calls import CheckpointCalls, GymCheckpointCommitResult, Offer, RestoreCalls
+from gymckpt.calls import (
+    CheckpointCalls,
+    GymCheckpointCommitResult,
+    Offer,
+    RestoreCalls,
+    RestoreSource,
+)
 from gymckpt.checks import require_names
 from gymckpt.core.entry import Entry
 from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration
@@ -32,6 +38,7 @@ from gymckpt.manifest import (
     write_gym_checkpoint_manifest,
 )
 from gymckpt.operations import Operations, illegal
+from gymckpt.recovery import Recovered
 from gymckpt.replies import (
     GymCheckpointCommitSummary,
     GymCheckpointPrepareSummary,
@@ -333,7 +340,7 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: Some instance failed.
         """
         self._require_manifest(manifest)
-        await self.retire(restore_id, RestoreCalls(restore_id, "", manifest).replacements)
+        await self.retire(restore_id, RestoreCalls(restore_id, manifest.instances).replacements)
 
     async def restore(
         self, restore_id: str, checkpoint_root: str | Path, manifest: GymCheckpointManifest
@@ -354,9 +361,10 @@ class GymCheckpointCoordinator:
                 and all instances reopened.
         """
         self._require_manifest(manifest)
-        calls = RestoreCalls(restore_id, require_root(checkpoint_root), manifest)
+        source = RestoreSource(root=require_root(checkpoint_root), manifest=manifest)
+        calls = RestoreCalls(restore_id, manifest.instances, source)
         facts = {
-            "root": str(absolute(calls.root)),
+            "root": str(absolute(source.root)),
             "source_checkpoint_id": manifest.checkpoint_id,
             "inventory": to_facts(manifest.instances),
         }
@@ -385,6 +393,21 @@ class GymCheckpointCoordinator:
         failures = running.scheduler.unconfirmed(RESUME)
         if failures:
             raise GymCheckpointOperationError(RESUME, failures)
+
+    async def recover(self, *, force: bool = False) -> tuple[Recovered, ...]:
+        """
+        Settle what an earlier controller of this run left unfinished.
+
+        Args:
+            force: Whether to take over from a controller that gives signs of life.
+
+        Returns:
+            What came of each operation.
+
+        Raises:
+            JournalError: The journal cannot be read or written.
+        """
+        return await self._operations.recover(force=force)
 
     async def history(self, operation_id: str) -> tuple[Entry, ...]:
         """

@@ -38,6 +38,7 @@ __all__ = ["GymEnvironmentCheckpoint"]
 
 logger = logging.getLogger("gymckpt")
 
+
 class GymEnvironmentCheckpoint:
     """`EnvironmentCheckpoint` over Gym deployments behind a coordinator."""
 

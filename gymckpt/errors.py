@@ -42,6 +42,7 @@ __all__ = [
     "JournalError",
     "JournalUnavailable",
     "ManifestWithdrawn",
+    "MissingHandle",
     "OperationDiscarded",
     "OperationHeld",
     "OperationIdUsed",
@@ -221,7 +222,9 @@ class RestartOnlyDeployment(Portable, RuntimeError):
 
     def __init__(self, servers: Mapping[str, Collection[str]]) -> None:
         self.servers = {instance: tuple(names) for instance, names in servers.items()}
-        named = [f"{name} of {instance}" for instance, names in self.servers.items() for name in names]
+        named = [
+            f"{name} of {instance}" for instance, names in self.servers.items() for name in names
+        ]
         super().__init__(
             f"{len(named)} server(s) are restart-only: {sample(named)}; rollouts that use them "
             "start over from their tasks after a crash"
@@ -315,6 +318,10 @@ class ManifestWithdrawn(Portable, RuntimeError):
         )
         self.checkpoint_id = checkpoint_id
         self.path = path
+
+
+class MissingHandle(LookupError):
+    """A call is due to an instance for which no handle was given."""
 
 
 class TransitionRefused(RuntimeError):

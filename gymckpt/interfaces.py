@@ -158,15 +158,15 @@ class NoEnvironmentCheckpoint:
         """Have nothing to check."""
 
     @asynccontextmanager
-    async def snapshot(self, checkpoint_path: Path) -> AsyncIterator[EnvironmentSnapshot | None]:  # noqa: ARG002
+    async def snapshot(self, checkpoint_path: Path) -> AsyncIterator[EnvironmentSnapshot | None]:
         """Yield None: there is nothing to save."""
         yield None
 
     @asynccontextmanager
-    async def restored(self, checkpoint_path: Path) -> AsyncIterator[RestoredEnvironmentRollouts]:  # noqa: ARG002
+    async def restored(self, checkpoint_path: Path) -> AsyncIterator[RestoredEnvironmentRollouts]:
         """Yield that nothing was continued."""
         yield RestoredEnvironmentRollouts()
 
-    def is_unavailable(self, error: BaseException) -> bool:  # noqa: ARG002
+    def is_unavailable(self, error: BaseException) -> bool:
         """Whether a failure may be gone at the next try: there is no backend to come back."""
         return False

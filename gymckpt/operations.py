@@ -31,6 +31,7 @@ from gymckpt.errors import (
     text_of,
 )
 from gymckpt.journal import Journal, open_journal
+from gymckpt.recovery import Recovered, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.scheduler import Scheduler
@@ -171,6 +172,28 @@ class Operations:
         if not inside_restore:
             self._require_none_open(f"{call} under {wire_id!r}")
         await self._run_sweep(call, wire_id, listed)
+
+    async def recover(self, *, force: bool) -> tuple[Recovered, ...]:
+        """
+        Settle what an earlier controller of this run left unfinished.
+
+        Args:
+            force: Whether to take over from a controller that gives signs of life.
+
+        Raises:
+            JournalError: The journal cannot be read or written.
+        """
+        held = [self.open] if self.open else []
+        mine = (*held, *self._sweeps, *self._unsettled)
+        return await recover_all(
+            self._required_recorder(),
+            self._handles,
+            run=self.run,
+            force=force,
+            clock=self._clock,
+            cancel_reference=self._cancel_reference,
+            but=[running.operation.operation_id for running in mine],
+        )
 
     async def history(self, operation_id: str) -> tuple[Entry, ...]:
         """

@@ -183,6 +183,4 @@ class GymEnvironmentSnapshot:
 
 
 def _rollouts(inventory: Mapping[str, Collection[EnvironmentEpisode]]) -> frozenset[str]:
-    return frozenset(
-        episode.rollout_id for episodes in inventory.values() for episode in episodes
-    )
+    return frozenset(episode.rollout_id for episodes in inventory.values() for episode in episodes)

@@ -7,7 +7,7 @@ A rollout is in one instance, with one attempt, either continued or restarted (D
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from gymckpt.errors import sample, show
 __all__ = [
     "Inventory",
     "absolute",
+    "from_facts",
     "require_disjoint",
     "require_inventory",
     "require_no_restart",
@@ -128,6 +129,19 @@ def to_facts(inventory: Inventory) -> dict[str, list[dict[str, Any]]]:
     return {
         instance: [episode.to_dict() for episode in episodes]
         for instance, episodes in inventory.items()
+    }
+
+
+def from_facts(facts: Mapping[str, Sequence[object]]) -> dict[str, tuple[EnvironmentEpisode, ...]]:
+    """
+    Read what `to_facts` wrote.
+
+    Raises:
+        ValueError: An episode is malformed.
+    """
+    return {
+        instance: tuple(EnvironmentEpisode.from_mapping(raw) for raw in episodes)
+        for instance, episodes in facts.items()
     }
 
 

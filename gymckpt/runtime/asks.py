@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from gymckpt.core.effects import SendCall
-from gymckpt.errors import tame, text_of
+from gymckpt.errors import MissingHandle, tame, text_of
 from gymckpt.runtime.instances import Interrupted, send, watch
 from gymckpt.runtime.wire import Judgement, Wire
 
@@ -82,7 +82,9 @@ class Asks:
         key = AskKey(effect.call, effect.instance, effect.ask)
         try:
             message = self._wire.message(effect.call, effect.instance, effect.deadline_ts)
-            handle = self._handles[effect.instance]
+            handle = self._handles.get(effect.instance)
+            if handle is None:
+                raise MissingHandle(f"there is no handle for instance {effect.instance!r}")
             reference = send(handle, message.method, message.args, message.kwargs)
             future = watch(reference)
         except BaseException as error:

@@ -33,7 +33,15 @@ from gymckpt.core.effects import (
     WriteManifest,
 )
 from gymckpt.core.entry import Entry, JsonFacts
-from gymckpt.core.events import Event, FailureRecord, Moment, Replied, TakenOver, TimerFired, Triggered
+from gymckpt.core.events import (
+    Event,
+    FailureRecord,
+    Moment,
+    Replied,
+    TakenOver,
+    TimerFired,
+    Triggered,
+)
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.settings import RENEW
 from gymckpt.core.step import Step, step

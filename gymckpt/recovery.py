@@ -1,0 +1,255 @@
+"""
+Take over operations whose controller is gone, and bring each to its end (DESIGN, 12).
+
+An operation is claimed first, which fences whoever drove it, then replayed to where its log ends,
+then settled: what is not yet safe is given up, and every instance that may have been closed is
+reopened. The claim is refused while the owner is alive. Handles are needed only for instances that
+must still be reopened; those without one are named and rest until their lease horizon has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.core.operation import OperationState
+from gymckpt.core.replay import replay
+from gymckpt.core.settings import RESUME
+from gymckpt.episodes import new_operation_id, require_operation_id
+from gymckpt.errors import (
+    InvariantViolated,
+    JournalCorrupt,
+    OperationHeld,
+    ReplayDiverged,
+    sample,
+    text_of,
+)
+from gymckpt.journal import Journal, OperationRow, open_journal
+from gymckpt.manifest import withdraw_gym_checkpoint_manifest
+from gymckpt.running import Calls
+from gymckpt.runtime.clock import Clock, SystemClock
+from gymckpt.runtime.instances import cancel_remote
+from gymckpt.runtime.scheduler import Scheduler
+from gymckpt.runtime.worker import Recorder
+from gymckpt.topology import from_facts
+
+__all__ = ["OWNER_TIMEOUT_S", "Recovered", "recover", "recover_all"]
+
+logger = logging.getLogger("gymckpt")
+
+OWNER_TIMEOUT_S = 30.0
+"""How long after its last sign of life a controller counts as gone."""
+
+
+@attrs.frozen(kw_only=True)
+class Recovered:
+    """What came of one unfinished operation."""
+
+    operation_id: str
+    chart: str
+    outcome: Literal["settled", "unconfirmed", "held", "unreadable"]
+    """`settled`: it has ended. `unconfirmed`: some instances are not confirmed open; they are tried
+    again while this process lives, and by the next recovery. `held`: its controller is alive.
+    `unreadable`: its log does not follow its chart; it was left alone."""
+    found_in: str
+    """The state in which it was found."""
+    state: str
+    """The state in which it is now."""
+    missing: tuple[str, ...] = ()
+    """Instances that must be reopened and for which there is no handle."""
+    unconfirmed: tuple[str, ...] = ()
+    """Instances that have not confirmed that they are open."""
+    reason: str = ""
+    """Why it was left alone, where it was."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.outcome == "settled"
+
+
+class _RecoveredCheckpoint(CheckpointCalls):
+    """The calls of a checkpoint whose manifest another process may have written."""
+
+    def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:
+        """Return the job that removes the manifest, and stops a process that is only slow."""
+
+        def job() -> Mapping[str, Any]:
+            try:
+                return {"removed": withdraw_gym_checkpoint_manifest(root, self.checkpoint_id)}
+            except ValueError as error:  # what stands there is not of this checkpoint
+                logger.warning("%s", text_of(error))
+                return {"removed": False, "left": text_of(error)}
+
+        return job
+
+
+async def recover(
+    journal: Journal | str | Path | None,
+    handles: Mapping[str, Any],
+    *,
+    run: str,
+    force: bool = False,
+    owner_timeout_s: float = OWNER_TIMEOUT_S,
+    journal_timeout_s: float = 10.0,
+) -> tuple[Recovered, ...]:
+    """
+    Settle every unfinished operation of a run whose controller is gone.
+
+    Args:
+        journal: The journal or its URL; None is the default one.
+        handles: Instance id to handle; may lack instances that need not be reopened.
+        run: The training run.
+        force: Whether to take over from controllers that give signs of life.
+        owner_timeout_s: How long after its last sign of life a controller counts as gone.
+        journal_timeout_s: How long one journal call may take.
+
+    Returns:
+        What came of each, in the order in which they were opened.
+
+    Raises:
+        ValueError: The run is malformed.
+        JournalError: The journal cannot be read or written.
+    """
+    require_operation_id(run, "run")
+    recorder = Recorder(
+        open_journal(journal), owner=new_operation_id("controller"), timeout_s=journal_timeout_s
+    )
+    return await recover_all(
+        recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s
+    )
+
+
+async def recover_all(
+    recorder: Recorder,
+    handles: Mapping[str, Any],
+    *,
+    run: str,
+    force: bool = False,
+    owner_timeout_s: float = OWNER_TIMEOUT_S,
+    clock: Clock | None = None,
+    cancel_reference: Callable[[Any], None] = cancel_remote,
+    but: Iterable[str] = (),
+) -> tuple[Recovered, ...]:
+    """
+    Settle unfinished operations through a journal that is open already; see `recover`.
+
+    Args:
+        recorder: The journal.
+        handles: Instance id to handle.
+        run: The training run.
+        force: Whether to take over from controllers that give signs of life.
+        owner_timeout_s: How long after its last sign of life a controller counts as gone.
+        clock: The clocks; None is the host's.
+        cancel_reference: Told of every reference that is no longer waited for.
+        but: Operations that this process drives itself.
+
+    Raises:
+        JournalError: The journal cannot be read or written.
+    """
+    rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
+    own = frozenset(but)
+    claimed = [
+        await _taken_over(
+            row,
+            recorder,
+            handles,
+            stale_s=None if force else owner_timeout_s,
+            clock=clock or SystemClock(),
+            cancel_reference=cancel_reference,
+        )
+        for row in rows
+        if row.operation_id not in own
+    ]
+    driven = [found for found in claimed if isinstance(found, Scheduler)]
+    await asyncio.gather(*(scheduler.until_released() for scheduler in driven))
+    found_in = {row.operation_id: row.state for row in rows}
+    return tuple(
+        _outcome(found, found_in[found.operation.operation_id], handles)
+        if isinstance(found, Scheduler)
+        else found
+        for found in claimed
+    )
+
+
+async def _taken_over(
+    row: OperationRow,
+    recorder: Recorder,
+    handles: Mapping[str, Any],
+    *,
+    stale_s: float | None,
+    clock: Clock,
+    cancel_reference: Callable[[Any], None],
+) -> Scheduler | Recovered:
+    """Claim one operation and begin to settle it, or say why it was left alone."""
+    left_alone = Recovered(
+        operation_id=row.operation_id,
+        chart=row.chart,
+        outcome="held",
+        found_in=row.state,
+        state=row.state,
+    )
+    try:
+        epoch = await recorder.run(
+            lambda: recorder.journal.claim(
+                row.run, row.operation_id, owner=recorder.owner, stale_s=stale_s
+            )
+        )
+    except OperationHeld as held:
+        return attrs.evolve(left_alone, reason=str(held))
+    try:
+        entries = await recorder.run(lambda: recorder.journal.read(row.run, row.operation_id))
+        operation = replay(entries)
+    except (ReplayDiverged, InvariantViolated, JournalCorrupt) as broken:
+        logger.exception("operation %r cannot be recovered", row.operation_id)
+        return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(broken))
+    silent_s = max(0.0, clock.wall_ts() - entries[-1].ts)
+    scheduler = Scheduler(
+        attrs.evolve(operation, at_s=operation.at_s + silent_s),
+        recorder=recorder,
+        handles=handles,
+        wire=_calls_of(operation),
+        clock=clock,
+        cancel_reference=cancel_reference,
+    )
+    scheduler.take_over(epoch, recorder.owner)
+    return scheduler
+
+
+def _calls_of(operation: OperationState) -> Calls:
+    """Return the wire of an operation of which only the journal is left."""
+    opening = operation.opening
+    if operation.chart == "checkpoint":
+        return _RecoveredCheckpoint(operation.wire_id, operation.instances)
+    if operation.chart == "restore":
+        return RestoreCalls(operation.wire_id, from_facts(opening["inventory"]))
+    return SweepCalls(operation.wire_id, None)
+
+
+def _outcome(scheduler: Scheduler, found_in: str, handles: Mapping[str, Any]) -> Recovered:
+    operation = scheduler.operation
+    unconfirmed = tuple(scheduler.unconfirmed(RESUME))
+    missing = tuple(instance for instance in unconfirmed if instance not in handles)
+    if missing:
+        logger.warning(
+            "operation %r: no handle for %s; they reopen by themselves when their lease ends, or "
+            "recover again with their handles",
+            operation.operation_id,
+            sample(missing),
+        )
+    return Recovered(
+        operation_id=operation.operation_id,
+        chart=operation.chart,
+        outcome="settled" if operation.settled else "unconfirmed",
+        found_in=found_in,
+        state=operation.state,
+        missing=missing,
+        unconfirmed=unconfirmed,
+        reason="" if scheduler.fault is None else text_of(scheduler.fault),
+    )
