@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
 
 import attrs
 
@@ -128,7 +128,12 @@ def watch(reference: Any) -> asyncio.Future[Any]:
     """
     if isinstance(reference, asyncio.Future):
         return reference  # pyright: ignore[reportUnknownVariableType]
-    return asyncio.ensure_future(_awaited(reference))
+    watching = asyncio.ensure_future(_awaited(reference))
+    if isinstance(reference, Coroutine):
+        # One that was given up before it began would be reported as never awaited.
+        begun = cast("Coroutine[Any, Any, Any]", reference)
+        watching.add_done_callback(lambda _done: begun.close())
+    return watching
 
 
 async def _awaited(reference: Awaitable[Any]) -> Any:
