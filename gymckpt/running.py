@@ -24,6 +24,8 @@ from gymckpt.errors import (
     text_of,
 )
 from gymckpt.runtime.scheduler import Scheduler
+from gymckpt.standins import notes_of
+from gymckpt.wording import guarded
 
 __all__ = ["BodyGuard", "Running"]
 
@@ -87,7 +89,8 @@ class Running:
             if await self.scheduler.reached(goal):
                 return
         except (IllegalTransition, TransitionRefused):
-            raise
+            if not self.operation.cleaning:
+                raise  # else it was given up just before the verb came: that is the error
         except asyncio.CancelledError as error:
             await self.give_up("cancel", error)
             raise
@@ -175,7 +178,7 @@ class Running:
             await self.end(self.error())
         lost = self.error() if guard.lost else None
         if lost is not None and lost is not error:
-            error.add_note(f"besides, the operation was given up: {lost}")
+            _note(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
 
     async def _cleaned_up(self, *, may_leave: bool) -> asyncio.CancelledError | None:
@@ -211,7 +214,8 @@ class Running:
         if cause is None:
             return OperationDiscarded(self.wire_id, f"it ended in {self.operation.state!r}")
         if cause.trigger == "seal_failed":
-            return self.scheduler.file_error or OperationDiscarded(self.wire_id, "sealing failed")
+            failed = self.scheduler.file_errors.get("seal_failed")
+            return failed or TimeoutError(cause.facts["failure"]["text"])
         if cause.call is None:
             reason = str(cause.facts.get("reason", cause.trigger))
             return OperationDiscarded(self.wire_id, reason)
@@ -228,7 +232,7 @@ class Running:
             return self._with_abandoned(not_ready, call)
         error = GymCheckpointOperationError(call, failures)
         if not_ready is not None:
-            error.add_note(f"besides, {not_ready}")
+            _note(error, f"besides, {not_ready}")
         return self._with_abandoned(error, call)
 
     def _with_abandoned(self, error: BaseException, call: str) -> BaseException:
@@ -238,19 +242,26 @@ class Running:
             if found.abandoned
         ]
         if waited:
-            error.add_note(
+            _note(
+                error,
                 f"{call} could no longer succeed, so {len(waited)} instance(s) that had not "
-                f"answered were not waited for: {sample(waited)}"
+                f"answered were not waited for: {sample(waited)}",
             )
         return error
 
     def _note_unconfirmed(self, error: BaseException) -> None:
-        """Note on `error` which cleaning up is unconfirmed, one note per call."""
-        for call, what in (("retire", "retiring restored attempts"), (RESUME, "reopening")):
+        """Note on `error` what cleaning up left unconfirmed and tries again, one note per step."""
+        for call, what in (
+            ("retire", "retiring restored attempts is unconfirmed"),
+            (RESUME, "reopening is unconfirmed"),
+        ):
             failures = self.scheduler.unconfirmed(call)
             if failures:
-                failed = GymCheckpointOperationError(call, failures)
-                error.add_note(f"cleanup: {what} is unconfirmed and is tried again later: {failed}")
+                _note(error, f"cleanup: {what}: {GymCheckpointOperationError(call, failures)}")
+        if self.operation.file in ("pending", "failed"):
+            failed = self.scheduler.file_errors.get("withdraw_failed", "the file system is silent")
+            what = f"withdrawing the manifest from {self.operation.root} is unconfirmed"
+            _note(error, f"cleanup: {what}: {text_of(failed)}")
 
     def _report_unconfirmed(self) -> None:
         """Log, after a good end, which instances have not confirmed that they are open again."""
@@ -264,6 +275,12 @@ class Running:
                 self.operation.settings.sweep_interval_s,
                 GymCheckpointOperationError(RESUME, failures),
             )
+
+
+def _note(error: BaseException, note: str) -> None:
+    """Add a note once; an error of the caller's own that takes no notes is left as it is."""
+    if note not in notes_of(error):
+        guarded(lambda: error.add_note(note), None)
 
 
 class BodyGuard:

@@ -102,8 +102,8 @@ class Scheduler:
             cancel_reference: Told, best effort, of every reference that is no longer waited for.
         """
         self.operation: OperationState = operation
-        self.file_error: BaseException | None = None
-        """What the latest file effect ended with, where it failed."""
+        self.file_errors: dict[str, BaseException] = {}
+        """`seal_failed` and `withdraw_failed` to what the latest such effect ended with."""
         self.fault: BaseException | None = None
         """What ended the operation from inside: fencing, the journal, an interrupt, a defect."""
         self.released = False
@@ -385,8 +385,8 @@ class Scheduler:
             if error is None:
                 self.post(done, facts)
                 return
-            self.file_error = tame(error)
-            self.post(failed, {"failure": attrs.asdict(_record_of(self.file_error))})
+            self.file_errors[failed] = tame(error)
+            self.post(failed, {"failure": attrs.asdict(_record_of(self.file_errors[failed]))})
 
         try:
             job = plan()
