@@ -7,7 +7,7 @@ that is cut off after some entry is a history too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gymckpt.chart import Fired, Ignored
 from gymckpt.core.entry import Entry
@@ -22,7 +22,7 @@ from gymckpt.core.operation import (
 )
 from gymckpt.errors import IllegalTransition, ReplayDiverged
 
-__all__ = ["replay"]
+__all__ = ["replay", "states_of"]
 
 
 def replay(entries: Iterable[Entry]) -> OperationState:
@@ -37,17 +37,34 @@ def replay(entries: Iterable[Entry]) -> OperationState:
         InvariantViolated: An entry breaks a promise of the design.
     """
     operation: OperationState | None = None
-    for entry in entries:
-        if operation is None:
-            operation = _first(entry)
-            continue
-        _require_charted(operation, entry)
-        after = apply(operation, entry)
-        require_invariants(operation, entry, after)
-        operation = after
+    for operation in states_of(entries):  # noqa: B007 - the last one is the answer
+        pass
     if operation is None:
         raise ReplayDiverged(0, "an opening entry", "no entry at all")
     return operation
+
+
+def states_of(entries: Iterable[Entry]) -> Iterator[OperationState]:
+    """
+    Yield the state after each entry of a history.
+
+    Args:
+        entries: One operation's entries from the first, in order; may end anywhere.
+
+    Raises:
+        ReplayDiverged: An entry is not what the chart gives.
+        InvariantViolated: An entry breaks a promise of the design.
+    """
+    operation: OperationState | None = None
+    for entry in entries:
+        if operation is None:
+            operation = _first(entry)
+        else:
+            _require_charted(operation, entry)
+            after = apply(operation, entry)
+            require_invariants(operation, entry, after)
+            operation = after
+        yield operation
 
 
 def _first(entry: Entry) -> OperationState:
