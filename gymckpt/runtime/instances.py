@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import importlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -131,7 +131,7 @@ def watch(reference: Any) -> asyncio.Future[Any]:
     watching = asyncio.ensure_future(_awaited(reference))
     if isinstance(reference, Coroutine):
         # One that was given up before it began would be reported as never awaited.
-        begun = cast("Coroutine[Any, Any, Any]", reference)
+        begun: Coroutine[Any, Any, Any] = reference
         watching.add_done_callback(lambda _done: begun.close())
     return watching
 
