@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -129,10 +129,9 @@ def watch(reference: Any) -> asyncio.Future[Any]:
     if isinstance(reference, asyncio.Future):
         return reference  # pyright: ignore[reportUnknownVariableType]
     watching = asyncio.ensure_future(_awaited(reference))
-    if isinstance(reference, Coroutine):
-        # One that was given up before it began would be reported as never awaited.
-        begun: Coroutine[Any, Any, Any] = reference
-        watching.add_done_callback(lambda _done: begun.close())
+    close: Any = getattr(reference, "close", None) if asyncio.iscoroutine(reference) else None
+    if close is not None:  # one that was given up before it began is reported as never awaited
+        watching.add_done_callback(lambda _done: close())
     return watching
 
 
