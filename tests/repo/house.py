@@ -27,11 +27,14 @@ VOCABULARY = frozenset(
 STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
-CONTROLLER = frozenset({"calls", "coordinator", "operations", "running"})
-"""The verbs of the coordinator."""
+CONTROLLER = frozenset({"calls", "coordinator", "operations", "recovery", "running"})
+"""The verbs of the coordinator, and taking over from a controller that is gone."""
+
+FACADE = frozenset({"environment", "interfaces", "snapshot"})
+"""What a trainer holds."""
 
 _KNOWN_TO_CONTROLLER = VOCABULARY | STORED | {"chart", "core", "journal", "runtime"}
-_FACADE = _KNOWN_TO_CONTROLLER | CONTROLLER | {"interfaces"}
+_KNOWN_TO_FACADE = _KNOWN_TO_CONTROLLER | CONTROLLER | {"diagnosis"}
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(VOCABULARY, VOCABULARY),
@@ -41,13 +44,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": VOCABULARY | {"chart"},
     "journal": VOCABULARY | {"chart", "core"},
     "runtime": VOCABULARY | {"chart", "core", "journal"},
-    "interfaces": VOCABULARY | STORED,
-    "environment": _FACADE,
-    "recovery": _FACADE,
+    **dict.fromkeys(FACADE, _KNOWN_TO_FACADE | FACADE),
     "participant": VOCABULARY | STORED | {"chart"},
     "diagnosis": VOCABULARY | STORED | {"chart", "core", "journal"},
-    "cli": _FACADE | {"diagnosis", "environment", "participant", "recovery"},
-    "__init__": _FACADE | {"environment", "recovery"},
+    "cli": _KNOWN_TO_FACADE | FACADE | {"participant"},
+    "__init__": _KNOWN_TO_FACADE | FACADE,
 }
 """Unit of the package to the units that it may import besides itself; `testing` may import all."""
 
@@ -308,9 +309,10 @@ def texts(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     """Yield every text file that the repository ships, with its path."""
     suffixes = {".cfg", ".html", ".ini", ".json", ".jsonl", ".md", ".py", ".toml", ".txt", ".yml"}
     suffixes |= {".yaml", ".sql", ".sh"}
-    tops = ("gymckpt", "statecharts", "docs", "examples", "tests", "benchmarks", ".github")
+    names = {"Makefile", "LICENSE", "run"}
+    tops = ("gymckpt", "statecharts", "docs", "examples", "tests", "tools", "benchmarks", ".ci")
     paths = [path for path in root.iterdir() if path.is_file()]
     paths += [path for top in tops if (root / top).is_dir() for path in (root / top).rglob("*")]
     for path in sorted(paths):
-        if path.suffix in suffixes and path.is_file():
+        if (path.suffix in suffixes or path.name in names) and path.is_file():
             yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from tests.repo import house
 from tests.repo.house import Source
 
-CODE = ("gymckpt", "docs", "examples", "benchmarks", "tests")
+CODE = ("gymckpt", "docs", "examples", "benchmarks", "tests", "tools")
 
 PACKAGE_RULES = [
     house.layer_faults,
