@@ -217,6 +217,8 @@ class EpisodeTable:
         # The gate may have been shut again between its opening and this task's turn to run.
         while not self.gate.is_set() and not live.restarts:
             await self.gate.wait()
+        if live.why_stopped is not None:  # its body has swallowed the cancellation
+            raise live.why_stopped
         live.stage = "turning"
         if not live.body.restart_only:
             self._turning.add(live.episode)

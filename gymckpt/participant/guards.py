@@ -14,6 +14,9 @@ from gymckpt.chart import Facts, Guard, Verdict
 
 __all__ = ["GUARDS", "why_illegal"]
 
+_NO_CALLS = frozenset({"ready", "prepare_failed", "expire"})
+"""The triggers that come from inside, which nobody can ask for."""
+
 _ALLOWED = Verdict(allowed=True)
 
 
@@ -87,7 +90,8 @@ def why_illegal(facts: Facts, trigger: str, legal: tuple[str, ...]) -> Verdict:
     verdict = _fresh_id(facts) if facts["holder"] is None else _same_id(facts)
     if not verdict.allowed:
         return verdict
-    why = f"{trigger!r} is not possible while {facts['phase']}; possible: {', '.join(legal)}"
+    calls = ", ".join(call for call in legal if call not in _NO_CALLS)
+    why = f"{trigger!r} is not possible while {facts['phase']}; possible: {calls}"
     return _refusal(facts, "invalid_phase", why)
 
 

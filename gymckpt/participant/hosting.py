@@ -83,8 +83,8 @@ class EpisodeHost(abc.ABC):
         self._timers = Timers(now_ts) if call_later is None else Timers(now_ts, call_later)
         self._pulse = Pulse(self._timers)
         self._table = EpisodeTable(turn_pause_s=turn_pause_s, changed=self._pulse.beat)
-        self._executor = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gymckpt-files")
-        self._workshop = Workshop(timers=self._timers, pulse=self._pulse, executor=self._executor)
+        threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gymckpt-files")
+        self._workshop = Workshop(timers=self._timers, pulse=self._pulse, executor=threads)
         self._lease_timer: Timer | None = None
         self._closed = False
 
@@ -261,11 +261,9 @@ class EpisodeHost(abc.ABC):
         why = ParticipantRefused(
             "checkpoint_coordinator_unavailable", f"{self.instance_id} was closed"
         )
-        self._workshop.stop()
         await self._table.close(why, CLOSE_S)
         self._pulse.beat()
-        await self._workshop.quiet(CLOSE_S)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        await self._workshop.close(CLOSE_S)
 
     async def __aenter__(self) -> Self:
         return self

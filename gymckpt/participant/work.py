@@ -162,6 +162,16 @@ class Workshop:
         if waited_for:
             await asyncio.wait(waited_for, timeout=wait_s)
 
+    async def close(self, wait_s: float) -> None:
+        """Stop the work, wait for it a while, and leave neither a task nor an idle thread."""
+        self.stop()
+        await self.quiet(wait_s)
+        hung = list(self._lingering)
+        for future in hung:
+            future.cancel()
+        await self.quiet(wait_s)
+        self._executor.shutdown(wait=not hung, cancel_futures=True)
+
     def _watch(self, future: asyncio.Future[Any], checkpoint_id: str) -> None:
         self._lingering[future] = checkpoint_id
         future.add_done_callback(self._ended)

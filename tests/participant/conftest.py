@@ -1,0 +1,49 @@
+"""A clock of the tests, and deployments that are closed when a test ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.participant.support import CountingDeployment, ManualTime
+
+Make = Callable[..., CountingDeployment]
+
+
+@pytest.fixture
+def time() -> ManualTime:
+    """Time that passes only when a test says so."""
+    return ManualTime()
+
+
+@pytest.fixture
+async def make(time: ManualTime) -> AsyncIterator[Make]:
+    """Make deployments; at the end nothing of any of them may be left behind."""
+    made: list[CountingDeployment] = []
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+
+    def factory(own_time: ManualTime | None = None, **settings: Any) -> CountingDeployment:
+        made.append(CountingDeployment(own_time or time, **settings))
+        return made[-1]
+
+    yield factory
+    for deployment in made:
+        await deployment.close()
+        for body in deployment.bodies.values():
+            assert body.closed == 1, f"{body.episode} was closed {body.closed} time(s)"
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert time.armed == 0
+    assert reports == []
+    assert not [t for t in threading.enumerate() if t.name.startswith("gymckpt-files")]
+
+
+@pytest.fixture
+async def deployment(make: Make) -> CountingDeployment:
+    """One deployment of counting bodies."""
+    return make()

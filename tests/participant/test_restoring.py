@@ -1,0 +1,409 @@
+"""How a deployment installs saved episodes: all of them, parked, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from gymckpt.episodes import EnvironmentEpisode, instance_directory
+from gymckpt.errors import GymCheckpointUnavailable
+from tests.participant.conftest import Make
+from tests.participant.support import (
+    E0,
+    E1,
+    INSTANCE,
+    CountingDeployment,
+    ManualTime,
+    idle,
+    start,
+    until,
+)
+from tests.participant.test_saving import Door, commit, prepared
+
+N0, N1 = E0.next_attempt(), E1.next_attempt()
+SERVERS = ("agent", "environment", "model", "resources")
+
+
+@attrs.frozen
+class Saved:
+    """A checkpoint `c1` on the disk that holds r0 and r1 after two turns each."""
+
+    root: Path
+
+
+@pytest.fixture
+async def saved(make: Make, time: ManualTime, tmp_path: Path) -> Saved:
+    """Save two episodes of a deployment that is gone afterwards."""
+    deployment = make()
+    await prepared(deployment, time, "r0", "r1")
+    await commit(deployment, time, tmp_path, E0, E1)
+    await deployment.close()
+    return Saved(tmp_path)
+
+
+def restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved, *episodes: EnvironmentEpisode,
+    **changes: Any,
+) -> Any:  # fmt: skip
+    arguments: dict[str, Any] = {
+        "source_checkpoint_id": "c1",
+        "participants": SERVERS,
+        "deadline_ts": time.now_ts() + 5,
+        **changes,
+    }
+    restore_id, root = arguments.pop("restore_id", "x1"), arguments.pop("root", saved.root)
+    return deployment.checkpoint_restore(restore_id, str(root), episodes or (E0, E1), **arguments)
+
+
+async def test_restored_episodes_are_parked_until_resume(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """They stand as attempt+1 where they were, move only after resume, and keep their old rows."""
+    await restore(deployment, time, saved)
+    for body in deployment.bodies.values():
+        body.allow(5)
+    await idle()
+    assert {e: body.turns for e, body in deployment.bodies.items()} == {N0: 2, N1: 2}
+    assert deployment.phases == ["restored"] * 4
+    reply = start(deployment.attach("r0", 1))
+    await deployment.checkpoint_resume("x1", deadline_ts=0)
+    assert await reply == ("r0-a1", 5)
+    rows = ["r0/t00000", "r0/t00001", "r0-a1/t00002", "r0-a1/t00003", "r0-a1/t00004"]
+    assert deployment.bodies[N0].row_keys == rows
+
+
+async def test_a_part_of_a_checkpoint_may_be_restored(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """Only the episodes that are named come back."""
+    await restore(deployment, time, saved, E1)
+    assert set(deployment.bodies) == {N1}
+
+
+async def test_a_restored_episode_can_be_saved_and_restored_again(
+    make: Make, time: ManualTime, saved: Saved, tmp_path: Path
+) -> None:
+    """Attempt 1 is saved and continues as attempt 2, with the rows of attempt 0 and its own."""
+    first, second = make(), make()
+    await restore(first, time, saved, E0)
+    await first.checkpoint_resume("x1", deadline_ts=0)
+    prepare = start(first.checkpoint_prepare("c2", deadline_ts=time.now_ts() + 5))
+    await idle()
+    first.bodies[N0].allow()
+    await prepare
+    summary = await commit(first, time, tmp_path / "two", N0, checkpoint_id="c2")
+    assert summary.staging_keys_by_episode == {N0: ("r0/t00000", "r0/t00001", "r0-a1/t00002")}
+    await first.close()
+    await restore(second, time, saved, N0, root=tmp_path / "two", source_checkpoint_id="c2")
+    assert set(second.bodies) == {EnvironmentEpisode("r0", 2)}
+
+
+async def test_a_restore_is_idempotent(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """The same restore again, late, repeats the answer and makes no second body."""
+    await restore(deployment, time, saved)
+    bodies = dict(deployment.bodies)
+    await restore(deployment, time, saved, E1, E0, deadline_ts=time.now_ts() - 1)
+    assert deployment.bodies == bodies
+    with pytest.raises(GymCheckpointUnavailable, match="checkpoint_conflict"):
+        await restore(deployment, time, saved, E0)
+    with pytest.raises(GymCheckpointUnavailable, match="checkpoint_conflict"):
+        await restore(deployment, time, saved, root=saved.root / "other")
+
+
+async def test_a_second_restore_waits_for_the_same_work(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """While the first one still reads, the same call joins it."""
+    door = Door()
+    deployment.before_rebuild = door
+    first = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    second = start(restore(deployment, time, saved))
+    await idle()
+    door.open.set()
+    await first
+    await second
+    assert set(deployment.bodies) == {N0, N1}
+
+
+async def test_a_restored_lease_that_runs_out_lets_the_attempts_go_on(
+    make: Make, time: ManualTime, saved: Saved
+) -> None:
+    """A controller that vanished after a restore leaves a deployment that runs."""
+    deployment = make(grace_s=20.0)
+    await restore(deployment, time, saved)
+    time.advance(25.0)
+    await until(lambda: deployment.entered(N0) == 1)
+    with pytest.raises(GymCheckpointUnavailable, match="stale_checkpoint"):
+        await restore(deployment, time, saved)
+
+
+# --- refused before anything moves --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "participants", [SERVERS[:3], (*SERVERS, "extra"), (), ("agent", "environment", "model", "r")]
+)
+async def test_the_participants_must_be_the_same(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved, participants: tuple[str, ...]
+) -> None:
+    """B8: a server that is missing or new is an error, never skipped."""
+    with pytest.raises(ValueError, match="participants are not this deployment's"):
+        await restore(deployment, time, saved, participants=participants)
+    assert deployment.phases == ["idle"] * 4
+
+
+async def test_a_refused_next_attempt_refuses_the_restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """What was retired as attempt 1 cannot be restored from attempt 0, and nothing is closed."""
+    await deployment.checkpoint_retire("s1", [N1], deadline_ts=time.now_ts() + 5)
+    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
+        await restore(deployment, time, saved)
+    assert deployment.phases == ["idle"] * 4
+    assert deployment.bodies == {}
+
+
+async def test_a_next_attempt_that_is_here_already_refuses_the_restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """A restore does not touch a running attempt of the same name."""
+    start(deployment.run("r0", 1))
+    await until(lambda: deployment.entered(N0) == 1)
+    with pytest.raises(GymCheckpointUnavailable, match="dispatched here before"):
+        await restore(deployment, time, saved)
+    assert deployment.phases == ["idle"] * 4
+
+
+async def test_a_restore_takes_over_from_the_attempt_that_still_runs(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """Attempt 0 that runs here is stopped when attempt 1 is installed."""
+    run = start(deployment.run("r0"))
+    await until(lambda: deployment.entered(E0) == 1)
+    await restore(deployment, time, saved, E0)
+    with pytest.raises(Exception, match="stale_attempt"):
+        await run
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+async def discarded(deployment: CountingDeployment, time: ManualTime) -> None:
+    """Check that a failed restore left nothing running, nothing closed, and the marks raised."""
+    await idle()
+    assert deployment.phases == ["idle"] * 4
+    assert not list(deployment._table)
+    for rollout_id in ("r0", "r1"):
+        for attempt in (0, 1):
+            with pytest.raises(Exception, match="stale_attempt"):
+                await deployment.run(rollout_id, attempt)
+        del deployment.bodies[EnvironmentEpisode(rollout_id, 0)]
+        del deployment.bodies[EnvironmentEpisode(rollout_id, 1)]
+    start(deployment.run("r0", 2))
+    await until(lambda: deployment.entered(EnvironmentEpisode("r0", 2)) == 1)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_damage_on_one_server_discards_all(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved, server: str
+) -> None:
+    """A damaged file of any one server retires the next attempts and reopens every server."""
+    [path] = instance_directory(saved.root, INSTANCE).glob(f"gym/*/{server}/manifest.json")
+    path.write_text(path.read_text().replace("c1", "c2"))
+    with pytest.raises(ValueError, match=f"{server}/manifest.json: checkpoint_id is 'c2'"):
+        await restore(deployment, time, saved)
+    await discarded(deployment, time)
+
+
+async def test_the_source_must_be_the_checkpoint_that_wrote(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """Records of another checkpoint than the named one are refused."""
+    with pytest.raises(ValueError, match="checkpoint_id is 'c1', expected 'c9'"):
+        await restore(deployment, time, saved, source_checkpoint_id="c9")
+    await discarded(deployment, time)
+
+
+async def test_an_episode_that_was_not_saved_fails_the_restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """A manifest that names an episode without records restores none of the others."""
+    with pytest.raises(ValueError, match="not saved"):
+        await restore(deployment, time, saved, E0, E1, EnvironmentEpisode("r9", 0))
+    await discarded(deployment, time)
+
+
+async def test_a_restore_past_its_deadline_is_discarded(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """A rebuild that takes too long installs nothing, also when it ends at last."""
+    door = Door()
+    deployment.before_rebuild = door
+    call = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    time.advance(5.0)
+    with pytest.raises(GymCheckpointUnavailable, match="deadline_exceeded"):
+        await call
+    door.open.set()
+    await deployment._workshop.quiet(10)
+    deployment.before_rebuild = lambda: None
+    await discarded(deployment, time)
+
+
+async def test_a_resume_overtakes_a_restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """A resume while the restore still reads reopens at once; nothing is installed afterwards."""
+    door = Door()
+    deployment.before_rebuild = door
+    call = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    resume = start(deployment.checkpoint_resume("x1", deadline_ts=0))
+    await idle()
+    assert deployment.phases == ["idle"] * 4
+    with pytest.raises(GymCheckpointUnavailable, match="stale_checkpoint"):
+        await call
+    door.open.set()
+    await resume
+    assert not list(deployment._table)
+    assert deployment.bodies == {}
+
+
+async def test_cleaning_up_after_a_failed_restore_is_confirmed(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """The controller's own retire and resume after a failure ask for nothing new, and succeed."""
+    with pytest.raises(ValueError, match="expected 'c9'"):
+        await restore(deployment, time, saved, source_checkpoint_id="c9")
+    await deployment.checkpoint_retire("x1", [N0, N1], deadline_ts=time.now_ts() + 5)
+    await deployment.checkpoint_resume("x1", deadline_ts=time.now_ts() + 5)
+    with pytest.raises(GymCheckpointUnavailable, match="stale_checkpoint"):
+        await deployment.checkpoint_retire(
+            "x1", [EnvironmentEpisode("r5", 1)], deadline_ts=time.now_ts() + 5
+        )
+
+
+# --- retire and forget --------------------------------------------------------------------------
+
+
+async def test_retire_after_a_restore_stops_what_it_installed(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """With the restore's own id the parked attempts are stopped, and never move after resume."""
+    await restore(deployment, time, saved)
+    reply = start(deployment.attach("r0", 1))
+    await idle()
+    await deployment.checkpoint_retire("x1", [N0, N1], deadline_ts=time.now_ts() + 5)
+    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
+        await reply
+    await deployment.checkpoint_resume("x1", deadline_ts=0)
+    await discarded(deployment, time)
+
+
+async def test_retire_and_forget_are_refused_while_a_checkpoint_is_open(
+    deployment: CountingDeployment, time: ManualTime, tmp_path: Path
+) -> None:
+    """B11: inside a checkpoint they are refused at once, never a deadlock; after it they work."""
+    await prepared(deployment, time)
+    for step in ("prepared", "committed"):
+        if step == "committed":
+            await commit(deployment, time, tmp_path, E0)
+        for checkpoint_id, code in (("c1", "invalid_phase"), ("s1", "checkpoint_conflict")):
+            with pytest.raises(GymCheckpointUnavailable, match=code):
+                await deployment.checkpoint_retire(
+                    checkpoint_id, [E0], deadline_ts=time.now_ts() + 5
+                )
+            with pytest.raises(GymCheckpointUnavailable, match=code):
+                await deployment.checkpoint_forget(
+                    checkpoint_id, ["r9"], deadline_ts=time.now_ts() + 5
+                )
+    assert [live.episode for live in deployment._table] == [E0]
+    await deployment.checkpoint_resume("c1", deadline_ts=0)
+    await deployment.checkpoint_retire("s1", [E0], deadline_ts=time.now_ts() + 5)
+    assert not list(deployment._table)
+
+
+async def test_retire_stops_earlier_attempts_too_and_leaves_later_ones(
+    deployment: CountingDeployment, time: ManualTime
+) -> None:
+    """Attempts up to the named one stop and stay refused; a higher one is untouched."""
+    run = start(deployment.run("r0", 2))
+    await until(lambda: deployment.entered(EnvironmentEpisode("r0", 2)) == 1)
+    await deployment.checkpoint_retire("s1", [N0], deadline_ts=time.now_ts() + 5)
+    assert not run.done()
+    await deployment.checkpoint_retire(
+        "s2", [EnvironmentEpisode("r0", 3)], deadline_ts=time.now_ts() + 5
+    )
+    with pytest.raises(Exception, match="was retired by 's2'"):
+        await run
+    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
+        await deployment.attach("r0", 2)
+
+
+async def test_a_retire_that_cannot_stop_in_time_keeps_its_mark(
+    deployment: CountingDeployment, time: ManualTime
+) -> None:
+    """The refusal stands from the first moment; asking again waits for the same attempt."""
+    start(deployment.run("r0"))
+    await until(lambda: deployment.entered(E0) == 1)
+    body = deployment.bodies[E0]
+    body.stubborn = True
+    call = start(deployment.checkpoint_retire("s1", [E0], deadline_ts=time.now_ts() + 5))
+    await idle()
+    time.advance(5.0)
+    with pytest.raises(GymCheckpointUnavailable, match="deadline_exceeded refused from now on"):
+        await call
+    with pytest.raises(Exception, match="stale_attempt"):
+        await deployment.run("r0")
+    deployment.bodies[E0] = body
+    again = start(deployment.checkpoint_retire("s1", [E0], deadline_ts=time.now_ts() + 5))
+    await idle()
+    assert not again.done()
+    body.allow(2)
+    await again
+    assert body.turns == 1, "a stopped episode begins no further turn"
+
+
+async def test_a_retire_stops_a_dispatch_that_waits_at_the_gate(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """What has not begun can be retired as well, before its task ever ran."""
+    await restore(deployment, time, saved, E1)
+    run = start(deployment.run("r0"))
+    await idle()
+    await deployment.checkpoint_retire("x1", [E0], deadline_ts=time.now_ts() + 5)
+    with pytest.raises(Exception, match="stale_attempt"):
+        await run
+    assert deployment.entered(E0) == 0
+
+
+async def test_forget_lets_a_rollout_begin_anew(
+    deployment: CountingDeployment, time: ManualTime
+) -> None:
+    """After forget attempt 0 may run again; while an attempt runs, forget is refused."""
+    run = start(deployment.run("r0"))
+    await until(lambda: deployment.entered(E0) == 1)
+    with pytest.raises(GymCheckpointUnavailable, match="attempts of r0 are live here"):
+        await deployment.checkpoint_forget("s1", ["r0"], deadline_ts=time.now_ts() + 5)
+    deployment.bodies[E0].allow(3)
+    await run
+    await deployment.checkpoint_retire("s1", [N0], deadline_ts=time.now_ts() + 5)
+    await deployment.checkpoint_forget("s2", ["r0", "r0"], deadline_ts=time.now_ts() + 5)
+    start(deployment.run("r0"))
+    await until(lambda: deployment.entered(E0) == 1)
+
+
+async def test_nothing_to_retire_or_forget_is_no_call(
+    deployment: CountingDeployment, time: ManualTime
+) -> None:
+    """An instance that has nothing of a sweep answers at once, whatever state it is in."""
+    await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts())
+    await deployment.checkpoint_retire("s1", [], deadline_ts=0)
+    await deployment.checkpoint_forget("s1", [], deadline_ts=0)
+    assert deployment.phases == ["prepared"] * 4
