@@ -13,7 +13,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
@@ -21,14 +21,25 @@ from gymckpt.errors import JournalUnavailable
 from gymckpt.journal.base import Journal
 from gymckpt.journal.rules import Opening
 
-__all__ = ["Recorder", "Worker", "run_detached"]
+__all__ = ["BlockingJobs", "Recorder", "Worker", "run_detached"]
 
 T = TypeVar("T")
 
 _Job = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 
+JOURNAL_THREAD = "gymckpt-journal"
+
 SHUTDOWN_WAIT_S = 1.0
 """How long a loop that is being shut down is held up for an append that is under way."""
+
+
+@runtime_checkable
+class BlockingJobs(Protocol):
+    """An event loop that sees to blocking jobs itself, since threads do not follow its time."""
+
+    def start_job(self, name: str, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a job of that name; its result or exception ends up in the future."""
+        ...
 
 
 class Worker:
@@ -79,9 +90,13 @@ def run_detached(
         name: What to call the thread.
         then: Called on the loop with the result, or with the exception.
     """
-    worker = Worker(name)
-    future = asyncio.wrap_future(worker.submit(job))
-    worker.stop()
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, BlockingJobs):
+        future = loop.start_job(name, job)
+    else:
+        worker = Worker(name)
+        future = asyncio.wrap_future(worker.submit(job))
+        worker.stop()
 
     def take(ended: asyncio.Future[T]) -> None:
         if ended.cancelled():
@@ -109,7 +124,7 @@ class Recorder:
         self.journal = journal
         self.owner = owner
         self.timeout_s = timeout_s
-        self._worker = Worker("gymckpt-journal")
+        self._worker = Worker(JOURNAL_THREAD)
 
     async def open(self, operation: OperationState, entries: Sequence[Entry]) -> None:
         """
@@ -165,14 +180,20 @@ class Recorder:
         """
         if not self.journal.blocks:
             return job()
-        future = self._worker.submit(job)
-        waiting = asyncio.wrap_future(future)
+        loop = asyncio.get_running_loop()
+        future: concurrent.futures.Future[T] | None = None
+        if isinstance(loop, BlockingJobs):
+            waiting = loop.start_job(JOURNAL_THREAD, job)
+        else:
+            future = self._worker.submit(job)
+            waiting = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({waiting}, timeout=self.timeout_s)
         except asyncio.CancelledError:
             waiting.add_done_callback(_retrieve)
-            with contextlib.suppress(TimeoutError):
-                return future.result(timeout=SHUTDOWN_WAIT_S)
+            if future is not None:
+                with contextlib.suppress(TimeoutError):
+                    return future.result(timeout=SHUTDOWN_WAIT_S)
             raise self._silent(SHUTDOWN_WAIT_S) from None
         if not done:
             waiting.add_done_callback(_retrieve)
