@@ -228,7 +228,8 @@ class GymCheckpointCoordinator:
         servers: dict[str, list[str]] = {}
         for instance, reply in replies.items():
             try:
-                servers[instance] = list(require_names(reply, "restart-only servers"))
+                names = tuple(reply) if isinstance(reply, list) else reply
+                servers[instance] = list(require_names(names, "restart-only servers"))
             except (TypeError, ValueError) as error:
                 failures[instance] = error
         if failures:

@@ -60,8 +60,9 @@ class RolloutSource(Protocol):
         Wait until every reply is in, but for those of some episodes.
 
         Args:
-            expected_later: Episodes that are parked, start over, or that nobody owns: their
-                replies come after the snapshot, or never.
+            expected_later: Episodes that are parked or start over. The latter run on, so a reply
+                of theirs may land at any moment; it must not count as sealed under the cut,
+                since the snapshot says that it starts over. Seal it when dispatch reopens.
         """
         ...
 

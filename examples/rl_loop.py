@@ -1,0 +1,351 @@
+"""
+A small RL controller: it dispatches rollouts, stores their turns, keeps a ledger, takes snapshots.
+
+It stands for the trainer that holds gymckpt. What it knows lives in one `Controller` object and is
+thrown away with it; what survives is what a snapshot published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from gymckpt import (
+    EnvironmentEpisode,
+    GymCheckpointCoordinator,
+    GymEnvironmentCheckpoint,
+    LedgerUnderCut,
+    ShardSet,
+)
+
+ENVIRONMENTS: tuple[dict[str, Any], ...] = (
+    {"env_id": "FrozenLake-v1", "env_kwargs": {"map_name": "8x8", "is_slippery": True}},
+    {"env_id": "Blackjack-v1", "env_kwargs": {}},
+    {"env_id": "CartPole-v1", "env_kwargs": {}},
+    {"env_id": "Taxi-v4", "env_kwargs": {}},
+)
+"""Stochastic transitions, a card game, float observations, a long toy-text game."""
+
+MAX_TURNS = 60
+SNAPSHOT_EVERY_S = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """What is to be done, the same for every controller that works on it."""
+
+    name: str
+    """Names the run in the journal."""
+    instances: int
+    in_flight: int
+    """Episodes that run at once on each instance."""
+    waves: int
+    """How many times in_flight rollouts each instance is to finish."""
+    seed: int
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """Two shards, replicas dealt out in turn."""
+        shards = ("east", "west")
+        return tuple(f"{shards[i % 2]}/replica-{i // 2}" for i in range(self.instances))
+
+    @property
+    def rollouts(self) -> dict[str, dict[str, Any]]:
+        """Rollout id to its instance and its arguments."""
+        return {
+            f"r{wave:02d}-{index}-{slot:02d}": {
+                "instance": instance,
+                "seed": self.seed * 100_000 + wave * 1_000 + index * 100 + slot,
+                "policy": ("random", "running-statistics")[slot % 2],
+                "max_turns": MAX_TURNS,
+                **ENVIRONMENTS[index % len(ENVIRONMENTS)],
+            }
+            for wave in range(self.waves)
+            for index, instance in enumerate(self.instance_ids)
+            for slot in range(self.in_flight)
+        }
+
+    def shard_set(self, handles: Mapping[str, Any]) -> ShardSet:
+        """Return handles by shard, as a coordinator takes them."""
+        shards: dict[str, list[Any]] = {}
+        for instance in sorted(self.instance_ids):
+            shards.setdefault(instance.split("/")[0], []).append(handles[instance])
+        return ShardSet(handles=shards)
+
+
+class RowStore:
+    """Every turn of every rollout, one row each; run as a Ray actor."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.log: list[tuple[int, str]] = []
+        self.session = 0
+
+    def put(self, key: str, row: dict[str, Any]) -> None:
+        """Store a row, and note for the proof when it came."""
+        self.rows[key] = row
+        self.log.append((self.session, key))
+
+    def reset(self, rows: dict[str, dict[str, Any]]) -> None:
+        """Begin a new session with the rows that a snapshot kept."""
+        self.rows = dict(rows)
+        self.session += 1
+
+    def dump(self) -> dict[str, dict[str, Any]]:
+        """Return all rows."""
+        return dict(self.rows)
+
+    def history(self) -> list[tuple[int, str]]:
+        """Return (session, key) of every row that ever came."""
+        return list(self.log)
+
+
+class Cut:
+    """The data plane between two mutations."""
+
+    live = True
+
+
+@attrs.define
+class Rollout:
+    """One line of the ledger."""
+
+    instance: str
+    attempt: int = 0
+    running: bool = False
+    reply: dict[str, Any] | None = None
+
+
+class Controller:
+    """Dispatch, ledger and snapshots of one job; implements gymckpt's `RolloutSource`."""
+
+    def __init__(
+        self,
+        job: Job,
+        handles: Mapping[str, Any],
+        rows: Any,
+        root: Path,
+        journal: Any,
+        report: Callable[[int, int, str], None],
+    ) -> None:
+        """
+        Hold everything that a controller needs and nothing yet of the past.
+
+        Args:
+            job: What is to be done.
+            handles: Instance id to actor handle.
+            rows: The row store's actor handle.
+            root: Where snapshots are published.
+            journal: The journal or its URL.
+            report: Told of progress: rollouts finished, of how many, what is going on.
+        """
+        self.job = job
+        self.handles = handles
+        self.rows = rows
+        self.root = root
+        self.ledger = {name: Rollout(spec["instance"]) for name, spec in job.rollouts.items()}
+        self.coordinator = GymCheckpointCoordinator(
+            job.shard_set(handles),
+            control_timeout_s=20.0,
+            prepare_timeout_s=20.0,
+            journal=journal,
+            run=job.name,
+        )
+        self.environment = GymEnvironmentCheckpoint(self.coordinator, self)
+        self.snapshots: list[dict[str, float]] = []
+        self.continued: set[str] = set()
+        self.saved_rows: frozenset[str] = frozenset()
+        """The rows that the continued rollouts had when they were saved."""
+        self.started_over: set[str] = set()
+        self._report = report
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._slots = {name: asyncio.Semaphore(job.in_flight) for name in job.instance_ids}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._at_close: frozenset[str] = frozenset()
+        self._later: set[str] = set()
+        self._sorted_out = asyncio.Event()
+        self._sorted_out.set()
+
+    # --- what gymckpt asks of RL ----------------------------------------------------------------
+
+    @asynccontextmanager
+    async def dispatch_closed(self) -> AsyncIterator[None]:
+        """Send nothing new while instances are parked."""
+        self._gate.clear()
+        self._sorted_out.clear()
+        self._later = set()
+        self._at_close = frozenset(self._running())
+        try:
+            yield
+        finally:
+            self._gate.set()
+            self._sorted_out.set()
+
+    def episodes_in_flight(self) -> Mapping[str, Collection[EnvironmentEpisode]]:
+        """Return the attempts whose replies are waited for, by instance."""
+        found: dict[str, list[EnvironmentEpisode]] = {name: [] for name in self.handles}
+        for name, rollout in self._running().items():
+            found[rollout.instance].append(EnvironmentEpisode(name, rollout.attempt))
+        return found
+
+    async def replies_landed(self, expected_later: Collection[EnvironmentEpisode]) -> None:
+        """Wait for the replies that are on the wire; the others count after the snapshot."""
+        self._later = {episode.rollout_id for episode in expected_later}
+        self._sorted_out.set()
+        landing = [self._tasks[name] for name in self._running() if name not in self._later]
+        if landing:
+            await asyncio.wait(landing)
+
+    def ledger_under(self, cut: Cut) -> LedgerUnderCut:
+        """Return what was unfinished when dispatch was closed, and what has landed since."""
+        sealed = {name for name in self._at_close if self.ledger[name].reply is not None}
+        return LedgerUnderCut(unfinished=self._at_close, sealed=frozenset(sealed))
+
+    def attempts_refused(self, episodes: Collection[EnvironmentEpisode]) -> None:
+        """Start these rollouts over as later attempts."""
+        for episode in episodes:
+            rollout = self.ledger[episode.rollout_id]
+            rollout.attempt = max(rollout.attempt, episode.attempt + 1)
+
+    def _running(self) -> dict[str, Rollout]:
+        return {name: rollout for name, rollout in self.ledger.items() if rollout.running}
+
+    # --- the work -------------------------------------------------------------------------------
+
+    async def work(self, enough: Callable[[], bool]) -> None:
+        """
+        Run rollouts, with a snapshot now and then, until all are done or it is `enough`.
+
+        Args:
+            enough: Looked at after each reply and each snapshot.
+        """
+        continued_first = sorted(self.ledger, key=lambda name: not self.ledger[name].running)
+        for name in continued_first:
+            if self.ledger[name].reply is None:
+                self._tasks[name] = asyncio.create_task(self._run(name))
+        snapshots = asyncio.create_task(self._snapshot_now_and_then())
+        try:
+            while not self.done and not enough():
+                self._tell("running")
+                waiting = [task for task in self._tasks.values() if not task.done()]
+                done, _ = await asyncio.wait(
+                    {*waiting, snapshots}, timeout=0.2, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()
+        finally:
+            for task in (snapshots, *self._tasks.values()):
+                task.cancel()
+            await asyncio.gather(snapshots, *self._tasks.values(), return_exceptions=True)
+
+    @property
+    def finished(self) -> int:
+        """How many rollouts have their reply."""
+        return sum(rollout.reply is not None for rollout in self.ledger.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether every rollout has its reply."""
+        return self.finished == len(self.ledger)
+
+    def _tell(self, what: str) -> None:
+        self._report(self.finished, len(self.ledger), what)
+
+    async def _run(self, name: str) -> None:
+        """Dispatch one rollout, or wait again for one that was continued."""
+        rollout, spec = self.ledger[name], dict(self.job.rollouts[name])
+        handle = self.handles[spec.pop("instance")]
+        async with self._slots[rollout.instance]:
+            if rollout.running:  # continued from a snapshot
+                reply = await handle.attach.remote(name, rollout.attempt)
+            else:
+                await self._gate.wait()
+                rollout.running = True
+                reply = await handle.run.remote(name, rollout.attempt, **spec)
+        await self._sorted_out.wait()  # a snapshot is sorting out which replies it waits for
+        if name in self._later:
+            await self._gate.wait()
+        rollout.running = False
+        rollout.reply = {"steps": reply.steps, "row_keys": list(reply.row_keys)}
+
+    # --- snapshots ------------------------------------------------------------------------------
+
+    async def _snapshot_now_and_then(self) -> None:
+        while not self.done:
+            await asyncio.sleep(SNAPSHOT_EVERY_S)
+            try:
+                await self.snapshot()
+            except Exception as error:
+                if not self.environment.is_unavailable(error):
+                    raise
+                self._tell(f"snapshot put off: {error}")
+
+    async def snapshot(self) -> None:
+        """Save RL's state and the environments' as one directory, published by one rename."""
+        number = len(list(self.root.glob("snapshot-*")))
+        unpublished = self.root / f"unpublished-{number:04d}"
+        shutil.rmtree(unpublished, ignore_errors=True)
+        self._tell("parking")
+        async with self.environment.snapshot(unpublished) as snapshot:
+            if snapshot is None:
+                return
+            async with self._data_plane_cut() as cut:
+                await snapshot.check_against_cut(cut)
+                await self._save(unpublished)
+        os.replace(unpublished, self.root / f"snapshot-{number:04d}")
+        timeline = snapshot.timeline
+        parked_s = timeline.state_seconds("parked", "committing", "sealing", "committed")
+        self.snapshots.append(snapshot.metrics(parked_s + timeline.state_seconds("resuming")))
+        self._tell(f"published snapshot {number}")
+
+    @asynccontextmanager
+    async def _data_plane_cut(self) -> AsyncIterator[Cut]:
+        cut = Cut()
+        try:
+            yield cut
+        finally:
+            cut.live = False
+
+    async def _save(self, directory: Path) -> None:
+        ledger = {name: attrs.asdict(rollout) for name, rollout in self.ledger.items()}
+        rows = await self.rows.dump.remote()
+        for name, content in (("ledger.json", ledger), ("rows.json", rows)):
+            with (directory / name).open("w") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+
+    @property
+    def latest(self) -> Path | None:
+        """The last snapshot that was published."""
+        return max(self.root.glob("snapshot-*"), default=None)
+
+    async def restore(self, snapshot: Path) -> None:
+        """Go back to a snapshot: continue what it holds, start over what it could not capture."""
+        for name, saved in json.loads((snapshot / "ledger.json").read_text()).items():
+            self.ledger[name] = Rollout(**saved)
+        rows = json.loads((snapshot / "rows.json").read_text())
+        async with self.environment.restored(snapshot) as restored:
+            continued = {rollout: attempt for _, rollout, attempt in restored.continued_attempts}
+            kept = set(restored.staging_keys)
+            for name, rollout in self.ledger.items():
+                if rollout.reply is not None:
+                    kept |= set(rollout.reply["row_keys"])
+                elif name in continued:
+                    rollout.attempt = continued[name] + 1
+                elif rollout.running:
+                    rollout.attempt += 1
+                    rollout.running = False
+                    self.started_over.add(name)
+            await self.rows.reset.remote({key: row for key, row in rows.items() if key in kept})
+        self.continued = set(continued)
+        self.saved_rows = restored.staging_keys

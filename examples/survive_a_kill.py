@@ -1,0 +1,268 @@
+"""
+Kill everything in the middle of the work, and lose nothing that was saved.
+
+Real Ray actors host real Gymnasium environments; a small RL controller dispatches rollouts and
+takes checkpoints while they run. In the middle every actor is killed and the controller thrown
+away. A new one with new actors restores the last published snapshot and finishes. At the end every
+trajectory is held against an uninterrupted run, step for step; the exit code is 1 if any differs.
+
+    python examples/survive_a_kill.py [--instances 4] [--episodes 8] [--seed 0] [--kill-at 0.4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rl_loop import Controller, Job, RowStore
+
+from gymckpt.participant.gymnasium import GymnasiumDeployment
+
+TURN_PAUSE_S = 0.03
+RESTART_ONLY_INSTANCE = 3
+"""Which instance's resources server cannot be captured, so that restarts are exercised."""
+
+
+class RowSink:
+    """What a deployment stores its turns with."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    async def __call__(self, key: str, row: dict[str, Any]) -> None:
+        """Store one row, and return when it is stored."""
+        await self.rows.put.remote(key, row)
+
+
+def start_actors(job: Job, rows: Any, incarnation: int, **options: Any) -> dict[str, Any]:
+    """
+    Start one deployment per instance.
+
+    Args:
+        job: What is to be done.
+        rows: The row store's handle.
+        incarnation: Part of the actors' names.
+        **options: For Ray.
+    """
+    make = GymnasiumDeployment.remote_class()
+    return {
+        instance: make.options(name=actor_name(job, instance, incarnation), **options).remote(
+            instance,
+            row_sink=RowSink(rows),
+            turn_pause_s=TURN_PAUSE_S,
+            resources_mode="restart-only" if index == RESTART_ONLY_INSTANCE else "stateless",
+        )
+        for index, instance in enumerate(job.instance_ids)
+    }
+
+
+def actor_name(job: Job, instance: str, incarnation: int) -> str:
+    """Return the name under which another controller finds an actor."""
+    return f"{job.name}:{instance}:{incarnation}"
+
+
+# --- the proof ----------------------------------------------------------------------------------
+
+
+async def uninterrupted(job: Job) -> dict[str, list[dict[str, Any]]]:
+    """Run every rollout from its first turn to its last, in this process and without a stop."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    async with GymnasiumDeployment("alone/replica-0") as deployment:
+        for name, spec in job.rollouts.items():
+            arguments = {key: value for key, value in spec.items() if key != "instance"}
+            found[name] = (await deployment.run(name, 0, **arguments)).steps
+    return found
+
+
+def proof(
+    job: Job,
+    controller: Controller,
+    expected: dict[str, list[dict[str, Any]]],
+    rows: dict[str, dict[str, Any]],
+    history: list[tuple[int, str]],
+) -> dict[str, Any]:
+    """
+    Hold the finished run against the uninterrupted one.
+
+    Args:
+        job: What was to be done.
+        controller: The one that finished it.
+        expected: Rollout to its steps without any stop.
+        rows: The row store at the end.
+        history: (session, key) of every row that ever came.
+    """
+    last = max(session for session, _ in history)
+    again = Counter(key for session, key in history if session == last)
+    differing, lost, twice = [], [], []
+    for name, rollout in controller.ledger.items():
+        reply = rollout.reply or {"steps": [], "row_keys": []}
+        keys = reply["row_keys"]
+        stored = [step_of(rows.get(key, {}), name) for key in keys]
+        if reply["steps"] != expected[name] or stored != expected[name]:
+            differing.append(name)
+        if name in controller.continued:
+            saved = [key for key in keys if key in controller.saved_rows]
+            later = [key for key in keys if key not in controller.saved_rows]
+            lost += [key for key in later if not again[key]]
+            twice += [key for key in later if again[key] > 1] + [key for key in saved if again[key]]
+    return {
+        "rollouts": len(job.rollouts),
+        "steps": sum(len(steps) for steps in expected.values()),
+        "differing": differing,
+        "continued": len(controller.continued),
+        "continued_mid_episode": sum(
+            1
+            for name in controller.continued
+            if set((controller.ledger[name].reply or {})["row_keys"]) & controller.saved_rows
+        ),
+        "started_over": len(controller.started_over),
+        "steps_lost": lost,
+        "steps_run_twice": twice,
+    }
+
+
+def step_of(row: dict[str, Any], rollout: str) -> dict[str, Any]:
+    """Return the step that a row of a rollout holds, without the row's own names."""
+    names = {"rollout_id", "attempt", "capture_key"}
+    return {key: row[key] for key in row if key not in names and row["rollout_id"] == rollout}
+
+
+# --- the run ------------------------------------------------------------------------------------
+
+
+async def run(job: Job, kill_at: float, root: Path, report: Callable[..., None]) -> dict[str, Any]:
+    """Work, kill everything, restore, finish, prove."""
+    rows = ray.remote(num_cpus=0)(RowStore).remote()
+    journal = f"sqlite:///{root}/journal.sqlite3"
+    handles = start_actors(job, rows, 0)
+    first = Controller(job, handles, rows, root, journal, report)
+    await first.environment.check_startup()
+    wanted = round(kill_at * len(first.ledger))
+    await first.work(lambda: first.finished >= wanted and first.latest is not None)
+    at_the_kill = first.finished
+    snapshots = list(first.snapshots)
+    report(first.finished, len(first.ledger), "killing every actor")
+    for handle in handles.values():
+        ray.kill(handle)
+    if first.latest is None:
+        raise RuntimeError("everything finished before the first snapshot; ask for more episodes")
+    snapshot = first.latest
+    del first
+
+    second = Controller(job, start_actors(job, rows, 1), rows, root, journal, report)
+    await second.environment.check_startup()
+    report(0, len(second.ledger), f"restoring {snapshot.name}")
+    await second.restore(snapshot)
+    in_snapshot = second.finished
+    await second.work(lambda: False)
+    report(second.finished, len(second.ledger), "comparing")
+    found = proof(
+        job, second, await uninterrupted(job), await rows.dump.remote(), await rows.history.remote()
+    )
+    snapshots += second.snapshots
+    parked = [metrics["gym_checkpoint/paused_s"] for metrics in snapshots]
+    return found | {
+        "finished_at_the_kill": at_the_kill,
+        "finished_in_the_snapshot": in_snapshot,
+        "snapshots": len(snapshots),
+        "parked_s_max": round(max(parked), 4),
+        "parked_s_sum": round(sum(parked), 4),
+    }
+
+
+def table_of(result: dict[str, Any]) -> Table:
+    """Return the result as people read it."""
+    table = Table(title="Survive a kill", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for what, value in (
+        ("rollouts", result["rollouts"]),
+        ("steps", result["steps"]),
+        ("finished when everything was killed", result["finished_at_the_kill"]),
+        ("finished in the snapshot restored", result["finished_in_the_snapshot"]),
+        ("episodes continued", result["continued"]),
+        ("  of them in the middle", result["continued_mid_episode"]),
+        ("episodes started over (restart-only)", result["started_over"]),
+        ("snapshots published", result["snapshots"]),
+        ("parked, longest", f"{result['parked_s_max'] * 1000:.0f} ms"),
+        ("parked, all together", f"{result['parked_s_sum'] * 1000:.0f} ms"),
+        ("trajectories that differ", len(result["differing"])),
+        ("steps of continued episodes lost", len(result["steps_lost"])),
+        ("steps of continued episodes run twice", len(result["steps_run_twice"])),
+    ):
+        table.add_row(what, str(value))
+    return table
+
+
+def failed(result: dict[str, Any]) -> bool:
+    """Whether anything differs from an uninterrupted run."""
+    return bool(result["differing"] or result["steps_lost"] or result["steps_run_twice"])
+
+
+def main() -> int:
+    """Parse, run, report."""
+    parser = argparse.ArgumentParser(description="Kill everything; lose nothing that was saved.")
+    parser.add_argument("--instances", type=int, default=4, help="environment deployments")
+    parser.add_argument("--episodes", type=int, default=8, help="episodes in flight on each")
+    parser.add_argument("--seed", type=int, default=0, help="for environments and policies")
+    parser.add_argument("--kill-at", type=float, default=0.4, help="after which share of rollouts")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args()
+    if options.instances < 1 or options.episodes < 1 or not 0 <= options.kill_at < 1:
+        parser.error("--instances and --episodes are at least 1, --kill-at is in [0, 1)")
+    job = Job(
+        name=f"survive-{os.getpid()}-{int(time.time())}",
+        instances=options.instances,
+        in_flight=options.episodes,
+        waves=3,
+        seed=options.seed,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    console = Console(stderr=True)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="survive-a-kill-") as root,
+            Progress(
+                TextColumn("{task.description:<32}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=console,
+                disable=not console.is_terminal,
+            ) as progress,
+        ):
+            bar = progress.add_task("starting", total=len(job.rollouts))
+
+            def report(finished: int, total: int, what: str) -> None:
+                progress.update(bar, completed=finished, total=total, description=what)
+
+            result = asyncio.run(run(job, options.kill_at, Path(root), report))
+    finally:
+        ray.shutdown()
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        Console().print(table_of(result))
+    return 1 if failed(result) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
