@@ -137,8 +137,9 @@ def _after_fork(*, forked: bool) -> None:
     _gates_lock.release()
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=lambda: _after_fork(forked=False),
-    after_in_child=lambda: _after_fork(forked=True),
-)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(forked=False),
+        after_in_child=lambda: _after_fork(forked=True),
+    )

@@ -1,0 +1,83 @@
+"""The stores under test: what opens one journal again and again, each kind in its own place."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal
+
+
+class Home(abc.ABC):
+    """A place where one journal lives; every `open` leads to the same entries."""
+
+    def __init__(self) -> None:
+        self._opened: list[Journal] = []
+
+    def open(self) -> Journal:
+        """Open the journal; it is closed at the end of the test."""
+        journal = self._open()
+        self._opened.append(journal)
+        return journal
+
+    def close(self) -> None:
+        """Close whatever the test left open."""
+        for journal in self._opened:
+            journal.close()
+
+    @abc.abstractmethod
+    def _open(self) -> Journal: ...
+
+
+class MemoryHome(Home):
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store = MemoryStore()
+
+    def _open(self) -> Journal:
+        return MemoryJournal(self._store)
+
+
+class SqliteHome(Home):
+    """A journal in a file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def _open(self) -> Journal:
+        return open_journal(self.path)
+
+
+HOMES = {
+    "memory": lambda _directory: MemoryHome(),
+    "sqlite": lambda directory: SqliteHome(directory / "journal.sqlite3"),
+}
+"""Every store that must keep the contract; a new one joins with one line."""
+
+
+@pytest.fixture(params=sorted(HOMES))
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
+    """Give each store in turn."""
+    place = HOMES[request.param](tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def journal(home: Home) -> Journal:
+    """Give an empty journal of each store in turn."""
+    return home.open()
+
+
+@pytest.fixture
+def sqlite_home(tmp_path: Path) -> Iterator[SqliteHome]:
+    """Give a journal in a file."""
+    place = SqliteHome(tmp_path / "journal.sqlite3")
+    yield place
+    place.close()

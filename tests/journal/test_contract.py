@@ -1,0 +1,529 @@
+"""The contract that every journal keeps, run over each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gymckpt.core.entry import Entry
+from gymckpt.errors import (
+    Fenced,
+    JournalConflict,
+    JournalError,
+    JournalUnavailable,
+    OperationIdUsed,
+)
+from gymckpt.journal import Journal, Opening, OperationRow
+from gymckpt.journal.rules import operation_from
+from tests.journal.conftest import Home
+from tests.journal.samples import OPERATION, RUN, begun, call_entry, entries, entry, opening
+from tests.journal.strategies import histories
+
+
+def row(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> OperationRow:
+    """Return an operation that is there."""
+    found = journal.operation(run, operation_id)
+    assert found is not None
+    return found
+
+
+@contextlib.contextmanager
+def nothing_stored(journal: Journal) -> Any:
+    """Check that the body leaves the journal's one operation exactly as it was."""
+    before = row(journal), journal.read(RUN, OPERATION)
+    yield
+    assert (row(journal), journal.read(RUN, OPERATION)) == before
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def test_an_opened_operation_is_listed_with_what_its_entries_say(journal: Journal) -> None:
+    """The row follows from the first entries: state, last seq, times, epoch 1, owner."""
+    first = [entry(1), entry(2, dest="preparing"), call_entry(3)]
+    journal.open_operation(opening(), first, owner="host-a:1")
+    assert row(journal) == OperationRow(
+        run=RUN,
+        operation_id=OPERATION,
+        chart="checkpoint",
+        chart_version=1,
+        state="preparing",
+        settled=False,
+        epoch=1,
+        owner="host-a:1",
+        last_seq=3,
+        opened_ts=first[0].ts,
+        updated_ts=first[2].ts,
+    )
+    assert journal.read(RUN, OPERATION) == tuple(first)
+
+
+def test_an_id_is_used_once(journal: Journal) -> None:
+    """Opening an id again is refused, be it the same call, other entries, or after settling."""
+    begun(journal)
+    for _ in range(2):
+        for again in ([entry(1)], [entry(1, dest="elsewhere")]):
+            with nothing_stored(journal), pytest.raises(OperationIdUsed, match="new id"):
+                journal.open_operation(opening(), again, owner="host-a:1")
+        if not row(journal).settled:
+            journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
+
+
+def test_the_same_id_in_another_run_is_another_operation(journal: Journal) -> None:
+    """Ids of different runs never collide, and what is appended to one stays out of the other."""
+    begun(journal)
+    begun(journal, run="run-2")
+    journal.append([entry(2, run="run-2")], expected_seq=1, epoch=1)
+    assert row(journal).last_seq == 1
+    assert row(journal, run="run-2").last_seq == 2
+    assert journal.read(RUN, OPERATION) == (entry(1),)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        [],
+        [entry(2)],
+        [entry(1, source="open")],
+        [call_entry(1, source="")],
+        [entry(1), entry(3)],
+        [entry(1), entry(2, epoch=2)],
+        [entry(1, epoch=2)],
+        [entry(1), entry(2, operation_id="op-2")],
+        [entry(1, run="run-2")],
+        [entry(1), entry(2, facts={"a": b""})],
+    ],
+)
+def test_malformed_first_entries_are_refused(journal: Journal, first: Sequence[Entry]) -> None:
+    """An opening that is no legal beginning of a history stores nothing."""
+    with pytest.raises(ValueError, match="operation"):
+        journal.open_operation(opening(), first, owner="host-a:1")
+    assert journal.operations() == ()
+
+
+@pytest.mark.parametrize("owner", ["", "a\nb", "x" * 300, None])
+def test_an_owner_is_a_short_printable_word(journal: Journal, owner: Any) -> None:
+    """An owner that no log line can show is refused, by opening and by claiming."""
+    with pytest.raises(ValueError, match="owner"):
+        journal.open_operation(opening(), [entry(1)], owner=owner)
+    begun(journal)
+    with nothing_stored(journal), pytest.raises(ValueError, match="owner"):
+        journal.claim(RUN, OPERATION, owner=owner)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"run": "a b"},
+        {"operation_id": ""},
+        {"chart": ""},
+        {"chart_version": 0},
+        {"chart_version": True},
+    ],
+)
+def test_an_opening_has_legal_fields(wrong: dict[str, Any]) -> None:
+    """An opening with an illegal field cannot be made."""
+    fields = {"run": RUN, "operation_id": OPERATION, "chart": "checkpoint", "chart_version": 1}
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Opening(**(fields | wrong))
+
+
+# --- appending ----------------------------------------------------------------------------------
+
+
+def test_appended_entries_follow_in_order(journal: Journal) -> None:
+    """Batches of any size are read back as one gapless sequence."""
+    begun(journal)
+    journal.append([entry(2)], expected_seq=1, epoch=1)
+    journal.append(entries(3, 40), expected_seq=2, epoch=1)
+    assert journal.read(RUN, OPERATION) == tuple(entries(1, 40))
+
+
+def test_the_state_follows_the_operation_not_its_calls(journal: Journal) -> None:
+    """An entry of a call moves the last seq and the time, and leaves the state."""
+    begun(journal)
+    journal.append([entry(2, dest="preparing"), call_entry(3)], expected_seq=1, epoch=1)
+    journal.append([call_entry(4, dest="gone")], expected_seq=3, epoch=1)
+    assert (row(journal).state, row(journal).last_seq) == ("preparing", 4)
+    assert row(journal).updated_ts == entry(4).ts
+    assert row(journal).opened_ts == entry(1).ts
+
+
+def test_a_settled_operation_stays_settled(journal: Journal) -> None:
+    """Late entries are appended to a settled operation, and never unsettle it."""
+    begun(journal)
+    journal.append([entry(2, dest="discarded")], expected_seq=1, epoch=1, settled=True)
+    journal.append([call_entry(3, trigger="stale")], expected_seq=2, epoch=1)
+    assert row(journal).settled
+    assert row(journal).state == "discarded"
+
+
+def test_the_same_entries_again_are_a_no_op(journal: Journal) -> None:
+    """An append whose answer was lost can be repeated, also when the journal went on since."""
+    begun(journal)
+    journal.append(entries(2, 4), expected_seq=1, epoch=1)
+    with nothing_stored(journal):
+        journal.append(entries(2, 4), expected_seq=1, epoch=1)
+    journal.append([entry(5)], expected_seq=4, epoch=1)
+    with nothing_stored(journal):
+        journal.append(entries(2, 4), expected_seq=1, epoch=1)
+        journal.append(entries(3, 3), expected_seq=2, epoch=1)
+        journal.append(entries(3, 5), expected_seq=2, epoch=1)
+
+
+def test_entries_that_landed_in_part_go_on_from_there(journal: Journal) -> None:
+    """A repeated append with more entries behind it stores exactly those."""
+    begun(journal)
+    journal.append(entries(2, 4), expected_seq=1, epoch=1)
+    longer = [*entries(2, 5), entry(6, dest="discarded")]
+    journal.append(longer, expected_seq=1, epoch=1, settled=True)
+    assert journal.read(RUN, OPERATION) == (entry(1), *longer)
+    assert (row(journal).state, row(journal).settled) == ("discarded", True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected_seq"),
+    [
+        ([entry(3)], 2),
+        (entries(6, 7), 5),
+        ([entry(2, dest="elsewhere")], 1),
+        ([entry(2, ts=0.5)], 1),
+        ([entry(2, facts={})], 1),
+        ([entry(2), call_entry(3)], 1),
+        ([entry(2), entry(3, at_s=0.0), entry(4), entry(5), entry(6)], 1),
+        ([call_entry(4), entry(5)], 3),
+    ],
+)
+def test_other_entries_are_a_conflict(
+    journal: Journal, batch: Sequence[Entry], expected_seq: int
+) -> None:
+    """Entries that do not follow what is stored, or differ from it, are refused as a conflict."""
+    last_seq = 4 if expected_seq < 5 and batch[0] != entry(3) else 1
+    begun(journal, last_seq)
+    with nothing_stored(journal), pytest.raises(JournalConflict) as caught:
+        journal.append(batch, expected_seq=expected_seq, epoch=1)
+    found = caught.value
+    assert (found.operation_id, found.expected_seq, found.last_seq) == (
+        OPERATION,
+        expected_seq,
+        last_seq,
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"entries": []},
+        {"entries": [entry(3)]},
+        {"entries": [entry(2), entry(2)]},
+        {"entries": [entry(2), entry(4)]},
+        {"entries": [entry(2, epoch=2)]},
+        {"entries": [entry(2), entry(3, operation_id="op-2")]},
+        {"entries": [entry(2), entry(3, run="run-2")]},
+        {"entries": [entry(2), entry(3, facts={"a": {1}})]},
+        {"expected_seq": 0},
+        {"expected_seq": True},
+        {"expected_seq": None},
+        {"epoch": 0},
+        {"epoch": 1.0},
+        {"settled": 1},
+    ],
+)
+def test_a_malformed_batch_is_refused_whole(journal: Journal, wrong: dict[str, Any]) -> None:
+    """A batch with one wrong entry or argument is a ValueError, and nothing of it is stored."""
+    begun(journal)
+    arguments = {"entries": [entry(2)], "expected_seq": 1, "epoch": 1} | wrong
+    with nothing_stored(journal), pytest.raises(ValueError, match=r".") as caught:
+        journal.append(arguments.pop("entries"), **arguments)
+    assert type(caught.value) is ValueError
+
+
+def test_a_malformed_batch_is_refused_before_the_store_is_touched(journal: Journal) -> None:
+    """A closed journal still says first that the batch is malformed."""
+    journal.close()
+    with pytest.raises(ValueError, match="empty"):
+        journal.append([], expected_seq=1, epoch=1)
+
+
+def test_facts_are_kept_as_they_were_when_they_were_appended(journal: Journal) -> None:
+    """Changing facts after an append, or what a read returned, changes nothing that is stored."""
+    given_facts: dict[str, Any] = {"names": ["a"]}
+    begun(journal)
+    journal.append([entry(2, facts=given_facts)], expected_seq=1, epoch=1)
+    given_facts["names"].append("b")
+    journal.read(RUN, OPERATION)[1].facts["names"].append("c")
+    assert journal.read(RUN, OPERATION)[1].facts == {"names": ["a"]}
+
+
+# --- epochs -------------------------------------------------------------------------------------
+
+
+def test_a_claim_raises_the_epoch_and_fences_the_one_before(journal: Journal) -> None:
+    """After a claim only the new epoch appends; the refusal says who holds the operation."""
+    begun(journal)
+    assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+    with nothing_stored(journal), pytest.raises(Fenced) as caught:
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+    found = caught.value
+    assert (found.operation_id, found.epoch, found.current_epoch, found.owner) == (
+        OPERATION,
+        1,
+        2,
+        "host-b:2",
+    )
+    journal.append([entry(2, epoch=2)], expected_seq=1, epoch=2)
+    assert row(journal).last_seq == 2
+
+
+def test_every_claim_is_a_new_epoch(journal: Journal) -> None:
+    """Claims count up, name their owner, and add no entry."""
+    begun(journal)
+    before = row(journal)
+    claims = [journal.claim(RUN, OPERATION, owner=f"host-{n}") for n in range(3)]
+    assert claims == [2, 3, 4]
+    assert row(journal) == attrs.evolve(before, epoch=4, owner="host-2")
+
+
+def test_an_epoch_that_was_never_granted_is_fenced(journal: Journal) -> None:
+    """A writer with a made-up epoch is refused like one that was taken over."""
+    begun(journal)
+    with nothing_stored(journal), pytest.raises(Fenced):
+        journal.append([entry(2, epoch=9)], expected_seq=1, epoch=9)
+
+
+def test_a_batch_that_landed_before_the_claim_is_still_fenced(journal: Journal) -> None:
+    """Who was taken over is told so, whether or not its last append had landed."""
+    begun(journal)
+    journal.append([entry(2)], expected_seq=1, epoch=1)
+    journal.claim(RUN, OPERATION, owner="host-b:2")
+    with nothing_stored(journal), pytest.raises(Fenced):
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+
+
+def test_a_settled_operation_can_be_claimed(journal: Journal) -> None:
+    """A claim that comes after the end changes only the epoch and the owner."""
+    begun(journal)
+    journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
+    assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+    assert row(journal).settled
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def test_reading_goes_on_after_any_entry(journal: Journal) -> None:
+    """Every entry after `after_seq` is returned and none before it, also beyond the end."""
+    begun(journal, 5)
+    for after_seq in range(8):
+        assert journal.read(RUN, OPERATION, after_seq=after_seq) == tuple(entries(after_seq + 1, 5))
+
+
+@pytest.mark.parametrize("after_seq", [-1, True, 1.0, None, 2**63])
+def test_reading_starts_after_a_seq(journal: Journal, after_seq: Any) -> None:
+    """An `after_seq` that no entry can have is a ValueError."""
+    begun(journal)
+    with pytest.raises(ValueError, match="after_seq"):
+        journal.read(RUN, OPERATION, after_seq=after_seq)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda journal, run, name: journal.read(run, name),
+        lambda journal, run, name: journal.claim(run, name, owner="host-a:1"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("run", "name"), [(RUN, "op-2"), ("run-2", OPERATION), ("", ""), ("\ud800", "x"), (None, 1)]
+)
+def test_an_unknown_operation_is_named(
+    journal: Journal, act: Callable[..., object], run: Any, name: Any
+) -> None:
+    """Reading or claiming what is not there says so, and the row of it is None."""
+    begun(journal)
+    with nothing_stored(journal), pytest.raises(JournalError, match="holds no operation"):
+        act(journal, run, name)
+    assert journal.operation(run, name) is None
+
+
+def test_appending_to_an_unknown_operation_is_refused(journal: Journal) -> None:
+    """An append never opens an operation."""
+    begun(journal)
+    with pytest.raises(JournalError, match="holds no operation 'op-2'"):
+        journal.append([entry(2, operation_id="op-2")], expected_seq=1, epoch=1)
+    assert [found.operation_id for found in journal.operations()] == [OPERATION]
+
+
+def test_operations_are_listed_in_the_order_of_opening(journal: Journal) -> None:
+    """The listing is ordered by opening time, whole or for one run or unfinished only."""
+    for name, run, ts in [("c", RUN, 30.0), ("a", "run-2", 10.0), ("b", RUN, 20.0)]:
+        begun(journal, operation_id=name, run=run, ts=ts)
+    journal.append([entry(2, operation_id="b", ts=99.0)], expected_seq=1, epoch=1, settled=True)
+
+    def listed(*arguments: Any, **options: Any) -> list[str]:
+        return [found.operation_id for found in journal.operations(*arguments, **options)]
+
+    assert listed() == ["a", "b", "c"]
+    assert listed(RUN) == ["b", "c"]
+    assert listed(unfinished=True) == ["a", "c"]
+    assert listed(RUN, unfinished=True) == ["c"]
+    assert listed("run-3") == []
+
+
+# --- whole operations ---------------------------------------------------------------------------
+
+
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(history=histories(), settled=st.booleans(), extra=st.integers(0, 2), data=st.data())
+def test_any_history_comes_back_as_it_was(
+    home: Home, history: list[Entry], settled: bool, extra: int, data: st.DataObject
+) -> None:
+    """Whatever history is inserted, or appended in any batches, is read back equal."""
+    journal = home.open()
+    number = len(journal.operations())
+    name = f"op-{number}"
+    settled = settled and len(history) > 1
+    history = [attrs.evolve(one, operation_id=name) for one in history]
+    operation = operation_from(
+        opening(name), history, epoch=history[-1].epoch + extra, owner="x", settled=settled
+    )
+    if data.draw(st.booleans()):
+        journal.insert_operation(operation, history)
+    else:
+        _live_through(journal, history, operation, data)
+    again = home.open()
+    assert again.read(RUN, name) == tuple(history)
+    assert again.operation(RUN, name) == operation
+
+
+def _live_through(
+    journal: Journal, history: list[Entry], operation: OperationRow, data: st.DataObject
+) -> None:
+    """Record a history as its controllers would have: open, append, claim, append."""
+    run, name = operation.run, operation.operation_id
+    journal.open_operation(opening(name), history[:1], owner="x")
+    at, epoch = 1, 1
+    while at < len(history):
+        while epoch < history[at].epoch:
+            epoch = journal.claim(run, name, owner="x")
+        room = sum(1 for one in history[at:] if one.epoch == epoch)
+        last = at + data.draw(st.integers(1, room))
+        settled = operation.settled and last == len(history)
+        journal.append(history[at:last], expected_seq=at, epoch=epoch, settled=settled)
+        at = last
+    while epoch < operation.epoch:
+        epoch = journal.claim(run, name, owner="x")
+
+
+def test_a_row_that_its_entries_do_not_lead_to_is_refused(journal: Journal) -> None:
+    """An operation is inserted only with the row that follows from its entries."""
+    history = entries(1, 3)
+    right = operation_from(opening(), history, epoch=1, owner="x", settled=True)
+    wrongs = [
+        {"state": "elsewhere"}, {"last_seq": 2}, {"opened_ts": 0.0}, {"updated_ts": 0.0},
+        {"run": "run-2"},
+    ]  # fmt: skip
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="op-1"):
+            journal.insert_operation(attrs.evolve(right, **wrong), history)
+    with pytest.raises(ValueError, match="epoch"):
+        journal.insert_operation(right, [*history[:2], entry(3, epoch=2)])
+    assert journal.operations() == ()
+    journal.insert_operation(right, history)
+    with pytest.raises(OperationIdUsed):
+        journal.insert_operation(right, history)
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+def test_everything_is_there_when_the_journal_is_opened_again(home: Home) -> None:
+    """Closing and opening changes neither rows nor entries."""
+    with home.open() as journal:
+        begun(journal, 3)
+        journal.claim(RUN, OPERATION, owner="host-b:2")
+        before = journal.operations()
+    again = home.open()
+    assert again.operations() == before
+    assert again.read(RUN, OPERATION) == tuple(entries(1, 3))
+
+
+def test_a_closed_journal_refuses_every_call(journal: Journal) -> None:
+    """After `close` each call is JournalUnavailable and says why; closing again is fine."""
+    begun(journal)
+    journal.close()
+    journal.close()
+    calls: list[Callable[[], object]] = [
+        lambda: journal.open_operation(opening("op-2"), [entry(1, operation_id="op-2")], owner="x"),
+        lambda: journal.append([entry(2)], expected_seq=1, epoch=1),
+        lambda: journal.claim(RUN, OPERATION, owner="x"),
+        lambda: journal.read(RUN, OPERATION),
+        lambda: journal.operation(RUN, OPERATION),
+        journal.operations,
+    ]
+    for call in calls:
+        with pytest.raises(JournalUnavailable, match="closed"):
+            call()
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+def test_threads_append_to_operations_of_their_own(journal: Journal) -> None:
+    """Eight threads on eight operations lose nothing, and none is refused."""
+
+    def work(name: str) -> None:
+        begun(journal, operation_id=name)
+        for seq in range(2, 22, 2):
+            pair = entries(seq, seq + 1, operation_id=name)
+            journal.append(pair, expected_seq=seq - 1, epoch=1)
+
+    names = [f"op-{n}" for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, names))
+    for name in names:
+        assert journal.read(RUN, name) == tuple(entries(1, 21, operation_id=name))
+
+
+def test_threads_that_race_for_one_entry_have_one_winner(journal: Journal) -> None:
+    """Of writers that append different entries after the same one, exactly one lands."""
+    begun(journal)
+    barrier = threading.Barrier(6)
+
+    def work(writer: int) -> list[int]:
+        won = []
+        for seq in range(2, 12):
+            barrier.wait(30)
+            try:
+                journal.append(
+                    [entry(seq, facts={"writer": writer})], expected_seq=seq - 1, epoch=1
+                )
+            except JournalConflict:
+                continue
+            won.append(seq)
+        return won
+
+    with ThreadPoolExecutor(6) as pool:
+        wins = list(pool.map(work, range(6)))
+    assert sorted(seq for won in wins for seq in won) == list(range(2, 12))
+    stored = journal.read(RUN, OPERATION)
+    for writer, won in enumerate(wins):
+        assert [one.seq for one in stored if one.facts.get("writer") == writer] == won
+
+
+def test_claims_from_many_threads_are_all_different(journal: Journal) -> None:
+    """Concurrent claims never share an epoch."""
+    begun(journal)
+    with ThreadPoolExecutor(6) as pool:
+        epochs = list(pool.map(lambda n: journal.claim(RUN, OPERATION, owner=f"t-{n}"), range(24)))
+    assert sorted(epochs) == list(range(2, 26))
