@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import GymCheckpointNotReady
+from gymckpt.errors import GymCheckpointNotReady, text_of
 from gymckpt.manifest import (
     GYM_CHECKPOINT_SCHEMA_VERSION,
     GymCheckpointManifest,
@@ -40,6 +40,10 @@ __all__ = [
 ]
 
 SAMPLE_MAX = 5
+SERVERS_MAX = 20
+NAME_MAX = 80
+"""How much of an instance's own words the journal keeps: names, servers, and their length."""
+
 ANSWERED = Judgement(outcome="answered")
 
 
@@ -137,11 +141,16 @@ class CheckpointCalls:
         self.prepared[instance] = summary
         if summary.prepared:
             return Judgement(outcome="answered", facts={"restarts": len(summary.restarts)})
+        # Texts of an instance: of any length, and perhaps nothing that a file can hold.
         blockers = {
-            server: {"count": len(names), "sample": list(names[:SAMPLE_MAX])}
-            for server, names in summary.blockers.items()
+            text_of(server, NAME_MAX): {
+                "count": len(names),
+                "sample": [text_of(name, NAME_MAX) for name in names[:SAMPLE_MAX]],
+            }
+            for server, names in list(summary.blockers.items())[:SERVERS_MAX]
         }
-        return Judgement(outcome="refused", facts={"blockers": blockers})
+        facts = {"servers": len(summary.blockers), "blockers": blockers}
+        return Judgement(outcome="refused", facts=facts)
 
     def _judge_commit(self, instance: str, reply: object) -> Judgement:
         offered = self.required_offer.episodes[instance]
@@ -175,14 +184,7 @@ class CheckpointCalls:
     def publish(self) -> Callable[[], Mapping[str, Any]]:
         """Build the manifest and return the job that makes it durable."""
         offer = self.required_offer
-        exported = {
-            instance: tuple(
-                episode
-                for episode in offer.episodes[instance]
-                if episode in set(self.committed[instance].exported_episodes)
-            )
-            for instance in self.instances
-        }
+        exported = {instance: self._exported(instance) for instance in self.instances}
         manifest = GymCheckpointManifest(
             schema_version=GYM_CHECKPOINT_SCHEMA_VERSION,
             checkpoint_id=self.checkpoint_id,
@@ -200,6 +202,12 @@ class CheckpointCalls:
         self.manifest = manifest
         publication = self._publication = ManifestPublication(offer.root, manifest)
         return lambda: {"sha256": publication.publish()}
+
+    def _exported(self, instance: str) -> tuple[EnvironmentEpisode, ...]:
+        """Return what an instance exported, in the order in which it was offered."""
+        kept = frozenset(self.committed[instance].exported_episodes)
+        offered = self.required_offer.episodes[instance]
+        return tuple(episode for episode in offered if episode in kept)
 
     def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:
         """Return the job that stops or undoes the publication; without one there is nothing."""
