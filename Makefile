@@ -9,7 +9,7 @@ EXTRAS := ray,gymnasium
 .PHONY: help install example test lint style formatting types wheel-check docs bench clean
 
 help:
-	@echo "make example      run the main job: a checkpoint that survives a kill"
+	@echo "make example      run the main job: rollouts that survive a kill"
 	@echo "make test         run the whole test suite"
 	@echo "make lint         check style and formatting"
 	@echo "make types        check the types, with two checkers"
@@ -56,7 +56,7 @@ docs: $(INSTALLED)
 	@$(PY) docs/render_charts.py
 
 bench: $(INSTALLED)
-	@set -e; for one in benchmarks/bench_*.py; do echo "== $$one"; $(PY) "$$one"; done
+	@set -e; for one in $$(grep -l __main__ benchmarks/*.py); do echo "== $$one"; $(PY) "$$one"; done
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov
