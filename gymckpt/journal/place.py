@@ -120,6 +120,7 @@ def create(path: Path, build: Callable[[Path], None]) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            temporary.chmod(0o600)  # whatever the umask; SQLite gives the others the same mode
             build(temporary)
             _link(temporary, path)
         finally:

@@ -62,6 +62,9 @@ _CORRUPT = {
 }
 _WAITABLE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
+_NO_SHARED_MEMORY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+"""What reading comes to where SQLite may not make the files that it shares with writers."""
+
 _UNKNOWN = "whether the transaction was stored is unknown: repeat it"
 
 
@@ -88,7 +91,8 @@ def _translated(error: Exception, path: Path, *, committing: bool = False) -> Jo
         return JournalUnavailable(f"journal {path}: {_UNAVAILABLE[code]} {said}{tail}")
     if code in _CORRUPT:
         return JournalCorrupt(f"journal {path}: {_CORRUPT[code]} {said}")
-    if code is None and isinstance(cause, sqlite3.OperationalError):  # text that is not UTF-8
+    # Text that is not UTF-8 has no code, be it a stored value or a part of SQLite's own message.
+    if code is None and isinstance(cause, sqlite3.OperationalError | UnicodeDecodeError):
         return JournalCorrupt(f"journal {path}: a stored value is damaged {said}")
     return JournalError(f"journal {path}: SQLite refused a statement {said}")
 
@@ -125,20 +129,24 @@ class SqliteStore(SqlStore):
         self._busy_timeout_s = busy_timeout_s
         self._migrations = migrations
         self._write_lock = threading.Lock()
-        self._file: tuple[int, int] | None = None
+        self._file: tuple[int, int] | None = None  # the first connection to write finds it out
         place.warn_of_network(self.path)
         if not place.is_there(self.path):
             if read_only:
                 raise JournalUnavailable(f"journal {self.path}: there is no such file to read")
             with self._translating():
                 place.create(self.path, self._build)
+        version = self._look_at()
         self._engine = self._new_engine()
         self._insert = str(insert(entries).compile(dialect=self._engine.dialect))
         self._gate = Gate(
             os.path.realpath(self.path), let_go=self._engine.dispose, patience_s=busy_timeout_s
         )
         try:
-            self._require_current()
+            if version < len(migrations) and not read_only:
+                self._migrate()
+            with self.reading():
+                pass
         except BaseException:
             self.close()
             raise
@@ -185,7 +193,7 @@ class SqliteStore(SqlStore):
         """Let go of every connection, and leave one file behind where no other process reads."""
         if not self._gate.shut(f"journal {self.path} is closed; open it again"):
             return
-        if not self.read_only:
+        if self._file is not None:
             # Every entry is durable in the -wal file already, and the next to open the journal
             # takes it from there: a checkpoint that cannot be made now is no loss.
             with contextlib.suppress(DBAPIError, sqlite3.Error, JournalError):
@@ -203,7 +211,7 @@ class SqliteStore(SqlStore):
         """Turn what SQLite reports into the journal's own errors."""
         try:
             yield
-        except (DBAPIError, sqlite3.Error) as error:
+        except (DBAPIError, sqlite3.Error, UnicodeDecodeError) as error:
             raise _translated(error, self.path) from error
 
     @contextlib.contextmanager
@@ -273,10 +281,10 @@ class SqliteStore(SqlStore):
         """
         raw = self._open("mode=ro")
         try:
-            _version(raw)
+            raw.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.OperationalError as error:
             raw.close()
-            if _primary(error) != sqlite3.SQLITE_CANTOPEN or not place.is_at_rest(self.path):
+            if _primary(error) not in _NO_SHARED_MEMORY or not place.is_at_rest(self.path):
                 raise
             return self._open("mode=ro&immutable=1")
         except BaseException:
@@ -307,29 +315,19 @@ class SqliteStore(SqlStore):
                 raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 migrate(connection, 0, self._migrations)
 
-    def _require_current(self) -> None:
-        """Look at the file before anything of it is changed, and raise an older schema."""
-        with self._translating():
-            with contextlib.closing(self._connect_to_read()) as raw:
-                version = self._known_version(raw)
-            if version < len(self._migrations) and not self.read_only:
-                self._migrate()
-            elif version != len(self._migrations):
-                raise self._wrong_version(version)
-        with self.reading():
-            pass
-
-    def _known_version(self, raw: _Connection) -> int:
-        """Return the schema version of a file that may be anything."""
-        if raw.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-            raise JournalCorrupt(
-                f"journal {self.path}: this is an SQLite file, but no journal; it was left as it "
-                "is, name another file"
-            )
-        return _version(raw)
+    def _look_at(self) -> int:
+        """Return the schema version of a file that may be anything, and change nothing of it."""
+        with self._translating(), contextlib.closing(self._connect_to_read()) as raw:
+            if raw.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+                raise JournalCorrupt(
+                    f"journal {self.path}: the file does not bear the mark of a journal; it was "
+                    "left as it is, name another file"
+                )
+            return _version(raw)
 
     def _migrate(self) -> None:
-        with self._engine.connect() as connection:
+        """Raise an older schema, unless another process does so first."""
+        with self._translating(), self._engine.connect() as connection:
             raw = _raw(connection)
             with connection.begin():
                 raw.execute(f"PRAGMA busy_timeout = {int(self._busy_timeout_s * 1000)}")

@@ -75,6 +75,14 @@ def append_for_ever(path: str) -> None:
             _say(str(seq))
 
 
+def hold(path: str) -> None:
+    """Append to an operation of six entries, and keep the journal open until killed."""
+    with open_journal(path) as journal:
+        journal.append([entry(7)], expected_seq=6, epoch=1)
+        _say("ready")
+        _wait()
+
+
 def limited(path: str, bytes_max: str) -> None:
     """Append until the operating system refuses to let a file grow, then with room again."""
     journal = open_journal(path)
@@ -97,7 +105,7 @@ def limited(path: str, bytes_max: str) -> None:
 
 
 WORKERS: dict[str, Callable[..., None]] = {
-    worker.__name__: worker for worker in (own, create, append_for_ever, limited)
+    worker.__name__: worker for worker in (own, create, append_for_ever, hold, limited)
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,537 @@
+"""What may be found where a journal is to be: nothing, a journal, an older one, rubbish."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable
+from gymckpt.journal import Journal, open_journal
+from gymckpt.journal import place as places
+from gymckpt.journal.entry import TAGS
+from gymckpt.journal.schema import MIGRATIONS
+from gymckpt.journal.sql import SqlJournal
+from gymckpt.journal.sqlite import SqliteStore
+from tests.journal.conftest import SqliteHome
+from tests.journal.processes import as_nobody, locking, require_fork, working
+from tests.journal.samples import OPERATION, RUN, begun, call_entry, entries, entry
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Change a journal's file behind its back."""
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def digest(path: Path) -> str:
+    """Return what tells whether a file was changed."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def closed(sqlite_home: SqliteHome) -> Path:
+    """Give the file of a closed journal with one operation of six entries."""
+    with sqlite_home.open() as journal:
+        begun(journal, 4)
+        journal.append([call_entry(5), call_entry(6)], expected_seq=4, epoch=1)
+    return sqlite_home.path
+
+
+# --- making one ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+def test_a_new_journal_is_private(tmp_path: Path, umask: int) -> None:
+    """The files of a journal can be read by its user only, whatever the umask."""
+    path = tmp_path / "journal.sqlite3"
+    before = os.umask(umask)
+    try:
+        with open_journal(path) as journal:
+            begun(journal)
+            modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in
+                     os.listdir(tmp_path)}  # fmt: skip
+    finally:
+        os.umask(before)
+    assert modes == {f"journal.sqlite3{suffix}": 0o600 for suffix in ("", "-wal", "-shm")}
+
+
+def test_missing_parents_are_made(tmp_path: Path) -> None:
+    """A journal can be named in a directory that is not there yet, which is private too."""
+    path = tmp_path / "a" / "b" / "journal.sqlite3"
+    open_journal(path).close()
+    assert path.is_file()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_odd_names_are_taken_as_they_are(tmp_path: Path) -> None:
+    """Characters that mean something in URLs or to SQLite mean nothing in a path."""
+    for name in ("a b", "a?mode=ro", "a#b", "a%20b", "ä", "x" * 240, "'"):
+        with open_journal(tmp_path / name) as journal:
+            begun(journal)
+        assert (tmp_path / name).is_file()
+        with open_journal(journal.url) as again:
+            assert len(again.operations()) == 1
+    assert len(os.listdir(tmp_path)) == 7
+
+
+def test_a_connection_is_as_durable_as_promised(sqlite_home: SqliteHome) -> None:
+    """Every connection of the pool runs in WAL mode, fully synchronous, with foreign keys."""
+    journal = sqlite_home.open()
+    assert isinstance(journal, SqlJournal)
+    with journal._store.writing() as first, journal._store.reading() as second:
+        for connection in (first, second):
+            found = [
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+                for name in ("journal_mode", "synchronous", "foreign_keys")
+            ]
+            assert found == ["wal", 2, 1]
+
+
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file cannot be given its name without replacing another, none is made."""
+
+    def link(*_arguments: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(JournalUnavailable, match="hard links"):
+        open_journal(tmp_path / "journal.sqlite3")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_tables_of_version_1_are_these(closed: Path) -> None:
+    """The first migration makes exactly what release 0.1 made; a change needs a new one."""
+    connection = sqlite3.connect(closed)
+    found = {
+        name: " ".join(sql.split())
+        for name, sql in connection.execute("SELECT name, sql FROM sqlite_master WHERE sql <> ''")
+    }
+    connection.close()
+    assert found == {
+        "meta": "CREATE TABLE meta ( schema_version INTEGER NOT NULL )",
+        "operations": (
+            "CREATE TABLE operations ( run TEXT NOT NULL, op TEXT NOT NULL, chart TEXT NOT NULL, "
+            "chart_version BIGINT NOT NULL, state TEXT NOT NULL, settled BOOLEAN NOT NULL, "
+            "ep BIGINT NOT NULL, owner TEXT NOT NULL, last_seq BIGINT NOT NULL, "
+            "opened_ts DOUBLE NOT NULL, updated_ts DOUBLE NOT NULL, PRIMARY KEY (run, op) )"
+        ),
+        "entries": (
+            "CREATE TABLE entries ( v INTEGER NOT NULL, run TEXT NOT NULL, op TEXT NOT NULL, "
+            "seq BIGINT NOT NULL, ep BIGINT NOT NULL, ts DOUBLE NOT NULL, at DOUBLE NOT NULL, "
+            "inst TEXT, call TEXT, ask BIGINT, trig TEXT NOT NULL, src TEXT NOT NULL, "
+            "dst TEXT NOT NULL, facts TEXT NOT NULL, PRIMARY KEY (run, op, seq), "
+            "FOREIGN KEY(run, op) REFERENCES operations (run, op) )"
+        ),
+    }
+
+
+# --- finding something else ---------------------------------------------------------------------
+
+
+def test_a_directory_is_no_journal(tmp_path: Path) -> None:
+    """A directory is refused with the file that could be meant."""
+    with pytest.raises(JournalUnavailable, match=r"a directory.*journal\.sqlite3"):
+        open_journal(tmp_path)
+
+
+def test_a_pipe_is_no_journal(tmp_path: Path) -> None:
+    """A named pipe is refused without waiting for anyone to write into it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(JournalUnavailable, match="no regular file"):
+        open_journal(tmp_path / "pipe")
+
+
+def test_a_path_below_a_file_is_refused(closed: Path) -> None:
+    """A journal below something that is no directory is refused, and that thing is left alone."""
+    before = digest(closed)
+    with pytest.raises(JournalUnavailable, match=r"Not a directory|File exists"):
+        open_journal(closed / "journal.sqlite3")
+    assert digest(closed) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", JournalCorrupt),
+        (b"x", JournalCorrupt),
+        (b"not a database\n" * 200, JournalCorrupt),
+        (b"SQLite format 3\0", JournalCorrupt),
+        (b"SQLite format 3\0" + bytes(5000), JournalError),
+        (bytes(8192), JournalCorrupt),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_of_something_else_is_left_as_it_is(
+    tmp_path: Path, content: bytes, error: type[JournalError], read_only: bool
+) -> None:
+    """What is no SQLite file is refused, and not a byte of it is changed."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(error, match=r"notes\.txt"):
+        open_journal(path, read_only=read_only)
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_database_of_something_else_is_left_as_it_is(
+    tmp_path: Path, mode: str, read_only: bool
+) -> None:
+    """An SQLite file without the journal's mark is refused, and not a byte of it is changed."""
+    path = tmp_path / "other.sqlite3"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute("CREATE TABLE meta (schema_version INTEGER)")
+    connection.execute("INSERT INTO meta VALUES (1)")
+    connection.commit()
+    connection.close()
+    before = digest(path)
+    with pytest.raises(JournalCorrupt, match="mark of a journal"):
+        open_journal(path, read_only=read_only)
+    assert digest(path) == before
+
+
+def _all_of(journal: Journal) -> object:
+    rows = journal.operations()
+    return rows, [journal.read(row.run, row.operation_id) for row in rows]
+
+
+def test_a_truncated_journal_is_never_read_as_a_shorter_one(closed: Path, tmp_path: Path) -> None:
+    """Cut off anywhere, a journal is refused as a JournalError, and is left as it is."""
+    whole = closed.read_bytes()
+    step = len(whole) // 61
+    for length in sorted({*range(0, len(whole), step), 1, 99, 100, 4095, 4096, len(whole) - 1}):
+        path = tmp_path / f"cut-{length}"
+        path.write_bytes(whole[:length])
+        with pytest.raises(JournalError), open_journal(path) as journal:
+            _all_of(journal)
+        assert path.read_bytes() == whole[:length]
+        path.unlink()
+
+
+def test_a_damaged_journal_gives_legal_entries_or_a_journal_error(
+    closed: Path, tmp_path: Path
+) -> None:
+    """A changed byte anywhere ends in entries that are legal and gapless, or in a JournalError."""
+    whole = bytearray(closed.read_bytes())
+    path, refused, step = tmp_path / "damaged", 0, len(whole) // 211
+    for offset in [*range(100), *range(100, len(whole), step)]:
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0xFF]) + whole[offset + 1 :])
+        try:
+            with open_journal(path) as journal:
+                _all_of(journal)
+        except JournalError:
+            refused += 1
+        for suffix in places.SUFFIXES:
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+    assert refused > 20
+
+
+_DAMAGE = {
+    "v": "NULLIF(0, 0)", "run": "'a b'", "op": "'a b'", "seq": "'x'", "ep": "0", "ts": "'x'",
+    "at": "9e999", "inst": "'nowhere'", "call": "''", "ask": "-1", "trig": "x'00'",
+    "src": "x'00'", "dst": "''", "facts": "'{'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", TAGS[3:])
+def test_a_damaged_column_is_named(closed: Path, tag: str) -> None:
+    """A stored value that no release wrote is reported by operation, entry and field."""
+    edit(closed, f"UPDATE entries SET {tag} = {_DAMAGE[tag]} WHERE seq = 3")
+    with open_journal(closed) as journal, pytest.raises(JournalCorrupt) as caught:
+        journal.read(RUN, OPERATION)
+    assert f"field '{tag}'" in str(caught.value)
+    assert "operation 'op-1'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("DELETE FROM entries WHERE seq = 3", "5 entries are stored after entry 0, not 6"),
+        ("DELETE FROM entries WHERE seq = 6", "5 entries"),
+        ("DELETE FROM entries", "0 entries"),
+        ("UPDATE entries SET seq = 9 WHERE seq = 3", "entry 4 follows entry 2"),
+        ("UPDATE entries SET seq = 0 WHERE seq = 1", "5 entries"),
+        ("UPDATE entries SET ep = 2 WHERE seq = 3", "epoch 1, the one before it 2"),
+        ("UPDATE entries SET ep = 2 WHERE seq >= 3", "epoch 2 > 1"),
+        ("UPDATE entries SET inst = 'a/replica-0' WHERE seq = 1", "does not open it"),
+        ("UPDATE entries SET trig = CAST(x'ff' AS TEXT) WHERE seq = 3", "value is damaged"),
+        ("UPDATE operations SET last_seq = 5", "6 entries"),
+        ("UPDATE operations SET last_seq = 'x'", "field last_seq"),
+        ("UPDATE operations SET state = ''", "field state"),
+        ("UPDATE operations SET ep = 0", "field epoch"),
+        ("UPDATE operations SET updated_ts = 1.5", "last entry"),
+        ("UPDATE entries SET v = 0 WHERE seq = 3", "no release wrote schema version 0"),
+    ],
+)
+def test_a_damaged_history_is_refused(closed: Path, statement: str, named: str) -> None:
+    """Entries that are missing, too many or out of order are never returned."""
+    edit(closed, "PRAGMA foreign_keys = OFF", statement)
+    with open_journal(closed) as journal, pytest.raises(JournalCorrupt, match=named):
+        journal.read(RUN, OPERATION)
+
+
+def test_entries_without_their_operation_are_refused(closed: Path) -> None:
+    """Rows that were left behind by someone stop a new operation of that id."""
+    edit(closed, "PRAGMA foreign_keys = OFF", "DELETE FROM operations")
+    with open_journal(closed) as journal:
+        with pytest.raises(JournalCorrupt, match="contradict"):
+            begun(journal)
+        assert journal.operations() == ()
+
+
+# --- versions of the schema ---------------------------------------------------------------------
+
+
+def test_a_newer_schema_is_refused_with_the_way_out(closed: Path) -> None:
+    """A journal of a newer release is not touched, and the error says to upgrade."""
+    edit(closed, "UPDATE meta SET schema_version = 2")
+    before = digest(closed)
+    for read_only in (False, True):
+        with pytest.raises(JournalError, match="upgrade gymckpt") as caught:
+            open_journal(closed, read_only=read_only)
+        assert type(caught.value) is JournalError
+    assert digest(closed) == before
+
+
+def test_a_schema_that_is_raised_meanwhile_stops_the_older_release(
+    sqlite_home: SqliteHome,
+) -> None:
+    """A journal that a newer release has taken over is not written in the old way any more."""
+    journal = sqlite_home.open()
+    begun(journal)
+    edit(sqlite_home.path, "UPDATE meta SET schema_version = 2")
+    with pytest.raises(JournalError, match="upgrade gymckpt"):
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+    with pytest.raises(JournalError, match="upgrade gymckpt"):
+        journal.read(RUN, OPERATION)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM meta",
+        "INSERT INTO meta VALUES (1)",
+        "UPDATE meta SET schema_version = 'x'",
+        "DROP TABLE meta",
+    ],
+)
+def test_a_schema_version_that_is_none_is_refused(closed: Path, statement: str) -> None:
+    """A damaged meta table is a JournalError, when opening to write as well as to read."""
+    edit(closed, statement)
+    for read_only in (False, True):
+        with pytest.raises(JournalError, match="journal"):
+            open_journal(closed, read_only=read_only)
+
+
+def _add_a_column(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE operations ADD COLUMN note TEXT"))
+
+
+def _fail(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE operations ADD COLUMN other TEXT"))
+    raise RuntimeError("the step is broken")
+
+
+def _columns(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    found = [row[1] for row in connection.execute("PRAGMA table_info(operations)")]
+    connection.close()
+    return found
+
+
+def test_an_older_schema_is_raised_step_by_step(closed: Path) -> None:
+    """Opening to write runs exactly the missing steps, once; opening to read refuses to."""
+    steps = (*MIGRATIONS, _add_a_column)
+    with pytest.raises(JournalError, match="open it once for writing"):
+        SqliteStore(closed, read_only=True, migrations=steps)
+    assert "note" not in _columns(closed)
+    for _ in range(2):
+        store = SqliteStore(closed, migrations=steps)
+        with store.reading() as connection:
+            assert connection.exec_driver_sql("SELECT schema_version FROM meta").scalar_one() == 2
+        store.close()
+    assert _columns(closed).count("note") == 1
+
+
+def test_a_new_journal_runs_every_step(tmp_path: Path) -> None:
+    """A journal that is made by a later release has its whole schema at once."""
+    path = tmp_path / "journal.sqlite3"
+    SqliteStore(path, migrations=(*MIGRATIONS, _add_a_column)).close()
+    assert "note" in _columns(path)
+
+
+def test_a_step_that_fails_changes_nothing(closed: Path) -> None:
+    """Steps run in one transaction: after a failure the journal is what it was."""
+    with pytest.raises(RuntimeError, match="broken"):
+        SqliteStore(closed, migrations=(*MIGRATIONS, _add_a_column, _fail))
+    assert "note" not in _columns(closed)
+    with open_journal(closed) as journal:
+        assert len(journal.read(RUN, OPERATION)) == 6
+
+
+# --- reading only -------------------------------------------------------------------------------
+
+
+def test_reading_works_beside_a_writer(sqlite_home: SqliteHome) -> None:
+    """A read-only journal follows a writer entry by entry, also while that holds its lock."""
+    writer = sqlite_home.open()
+    begun(writer)
+    with open_journal(sqlite_home.path, read_only=True) as reader:
+        for seq in range(2, 6):
+            writer.append([entry(seq)], expected_seq=seq - 1, epoch=1)
+            assert reader.read(RUN, OPERATION) == tuple(entries(1, seq))
+        with locking(sqlite_home.path):
+            assert len(reader.read(RUN, OPERATION)) == 5
+
+
+def test_a_read_only_journal_writes_nothing(closed: Path) -> None:
+    """Each write to a read-only journal is refused, and the file stays as it was."""
+    before = digest(closed)
+    with open_journal(closed, read_only=True) as journal:
+        with pytest.raises(JournalUnavailable, match="read only"):
+            journal.append([entry(7)], expected_seq=6, epoch=1)
+        with pytest.raises(JournalUnavailable, match="read only"):
+            journal.claim(RUN, OPERATION, owner="x")
+        with pytest.raises(JournalUnavailable, match="read only"):
+            begun(journal, operation_id="op-2")
+        assert len(journal.read(RUN, OPERATION)) == 6
+    assert digest(closed) == before
+
+
+def test_reading_makes_no_journal(tmp_path: Path) -> None:
+    """A journal that is not there cannot be opened to be read, and is not made."""
+    with pytest.raises(JournalUnavailable, match="no such file"):
+        open_journal(tmp_path / "a" / "journal.sqlite3", read_only=True)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def foreign(closed: Path) -> Generator[Path, None, None]:
+    """Give a journal that others may read, in a directory where they may make nothing."""
+    require_fork()
+    place = Path(tempfile.mkdtemp())
+    path = place / "journal.sqlite3"
+    shutil.copy(closed, path)
+    path.chmod(0o444)
+    place.chmod(0o555)
+    yield path
+    place.chmod(0o755)
+    shutil.rmtree(place)
+
+
+def _read_all(path: Path) -> str:
+    with open_journal(path, read_only=True) as journal:
+        return str(len(journal.read(RUN, OPERATION)))
+
+
+def test_a_journal_at_rest_is_read_where_nothing_may_be_written(foreign: Path) -> None:
+    """A reader without any write permission reads a closed journal, and leaves nothing there."""
+    assert as_nobody(lambda: _read_all(foreign)) == "6"
+    assert os.listdir(foreign.parent) == [foreign.name]
+
+
+def test_a_journal_in_use_is_read_where_nothing_may_be_written(foreign: Path) -> None:
+    """A reader without any write permission reads beside a live writer whose files it may read."""
+    foreign.parent.chmod(0o755)
+    foreign.chmod(0o644)
+    with working("hold", foreign) as worker:
+        assert worker.hear() == "ready"
+        assert os.path.getsize(f"{foreign}-wal") > 0
+        assert as_nobody(lambda: _read_all(foreign)) == "7"
+
+
+def test_entries_that_cannot_be_reached_are_not_left_out(foreign: Path, tmp_path: Path) -> None:
+    """What a dead writer left in its -wal is read where that is possible, else an error says so."""
+    foreign.parent.chmod(0o755)
+    foreign.chmod(0o644)
+    with open_journal(foreign) as journal:
+        journal.append([entry(7)], expected_seq=6, epoch=1)
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{foreign}{suffix}", tmp_path / f"copy{suffix}")
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"copy{suffix}", f"{foreign}{suffix}")
+    foreign.parent.chmod(0o555)
+    found = as_nobody(lambda: _read_all(foreign))
+    assert found.startswith("JournalUnavailable: ")
+    assert "it cannot be opened" in found
+
+
+def test_a_journal_that_may_only_be_read_is_not_opened_for_writing(foreign: Path) -> None:
+    """Opening for writing without the permission is JournalUnavailable, and changes nothing."""
+
+    def job() -> str:
+        with open_journal(foreign) as journal:
+            journal.append([entry(7)], expected_seq=6, epoch=1)
+        return "written"
+
+    before = digest(foreign)
+    assert as_nobody(job).startswith("JournalUnavailable: ")
+    assert digest(foreign) == before
+
+
+# --- network file systems -----------------------------------------------------------------------
+
+MOUNTS = r"""
+22 1 254:0 / / rw,relatime - ext4 /dev/root rw
+30 22 0:5 / /proc rw - proc proc rw
+41 22 0:40 / /home rw,relatime shared:1 master:2 - nfs4 server:/home rw,vers=4.2
+42 41 0:41 / /home/me/local\040disk rw - xfs /dev/sdb rw
+43 22 0:42 / /mnt/lustre rw - lustre mgs@tcp:/fs rw
+44 22 0:43 / /mnt/ssh rw - fuse.sshfs user@host: rw
+45 22 0:44 / /mnt/ssh rw - ext4 /dev/sdc rw
+nonsense
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/tmp/journal", "ext4"),
+        ("/home/me/journal", "nfs4"),
+        ("/homes/journal", "ext4"),
+        ("/home/me/local disk/journal", "xfs"),
+        ("/mnt/lustre/a/b", "lustre"),
+        ("/mnt/ssh/journal", "ext4"),
+    ],
+)
+def test_the_file_system_is_that_of_the_innermost_latest_mount(path: str, kind: str) -> None:
+    """The kernel's list is read with its escapes, nested mounts and mounts over mounts."""
+    assert places.filesystem_of(Path(path), MOUNTS) == kind
+
+
+def test_nothing_is_known_without_mounts() -> None:
+    """An empty list names no file system, so that no warning is made up."""
+    assert places.filesystem_of(Path("/tmp/x"), "") == ""
+
+
+def test_a_network_file_system_is_named_once_per_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A journal on NFS is warned about once, with the way out; one on a disk never is."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS.replace("/mnt/lustre", str(tmp_path)))
+    caplog.set_level(logging.WARNING, "gymckpt.journal")
+    for _ in range(3):
+        places.warn_of_network(tmp_path / "journal.sqlite3", mounts)
+        places.warn_of_network(Path("/tmp/journal.sqlite3"), mounts)
+        places.warn_of_network(tmp_path / "journal.sqlite3", tmp_path / "missing")
+    assert [record.name for record in caplog.records] == ["gymckpt.journal"]
+    assert "lustre" in caplog.text
+    assert "PostgreSQL" in caplog.text
