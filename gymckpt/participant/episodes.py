@@ -69,14 +69,17 @@ class LiveEpisode:
         body: What it does.
         stage: Where it is.
         outcome: Its reply or error, as soon as there is one.
+        task: What plays it.
+        why_stopped: What its callers get instead of a reply, once it has been told to stop.
     """
+
+    task: asyncio.Task[Any]
 
     def __init__(self, episode: EnvironmentEpisode, body: EpisodeBody) -> None:
         self.episode = episode
         self.body = body
         self.stage: Stage = "waiting"
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[Any] | None = None
         self.why_stopped: ParticipantRefused | None = None
 
     @property
@@ -176,8 +179,7 @@ class EpisodeTable:
         for live in found:
             self._stopping.add(live.episode)
             live.why_stopped = why
-            if live.task is not None:
-                live.task.cancel()
+            live.task.cancel()
         return frozenset(live.episode for live in found)
 
     def any_live(self, episodes: frozenset[EnvironmentEpisode]) -> bool:
@@ -197,7 +199,7 @@ class EpisodeTable:
         """Stop everything and wait for it, at most `wait_s`."""
         highest = {episode.rollout_id: episode.attempt for episode in sorted(self._live)}
         self.stop(highest, why)
-        if tasks := [live.task for live in self if live.task is not None]:
+        if tasks := [live.task for live in self]:
             await asyncio.wait(tasks, timeout=wait_s)
 
     # --- one episode ------------------------------------------------------------------------
@@ -234,7 +236,8 @@ class EpisodeTable:
         if live.why_stopped is not None:
             live.outcome.set_exception(live.why_stopped)
         elif task.cancelled():
-            live.outcome.cancel()
+            name = live.episode.capture_key
+            live.outcome.set_exception(RuntimeError(f"{name} was cancelled, but not retired"))
         elif (error := task.exception()) is not None:
             live.outcome.set_exception(error)
         else:
@@ -259,5 +262,4 @@ class EpisodeTable:
 
 def _retrieve(outcome: asyncio.Future[Any]) -> None:
     """Mark an error as seen: an episode may fail while nobody waits for its reply."""
-    if not outcome.cancelled():
-        outcome.exception()
+    outcome.exception()

@@ -20,7 +20,7 @@ import attrs
 import gymnasium
 
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import show
+from gymckpt.errors import show, text_of
 from gymckpt.participant.policies import Policy, PolicyFactory, json_of, native_action
 from gymckpt.participant.servers import Kind
 from gymckpt.participant.store import Record, require_fields
@@ -268,11 +268,11 @@ class GymnasiumEpisode:
         """
         environment, agent = records["environment"], records["agent"]
         actions, row_keys = environment["actions"], agent["row_keys"]
-        if environment["outcome_sha256"]:
+        if environment["outcome_sha256"] or actions:
             self._begin(records["model"]["state"])
         for action in actions:
             require_wanted()
-            self._step(self._observation, action)
+            self._step_again(action)
         if self._outcome_sha256 != environment["outcome_sha256"]:
             raise ValueError(
                 f"{self.episode.capture_key}: {self.plan.env_id} with seed {self.plan.seed} did "
@@ -287,6 +287,15 @@ class GymnasiumEpisode:
                 f"{len(actions)} action(s) and rewards of {self._reward_sum}"
             )
         self._row_keys = list(row_keys)
+
+    def _step_again(self, action: Any) -> None:
+        try:
+            self._step(self._observation, action)
+        except Exception as error:  # what an environment raises at a wrong action is up to it
+            raise ValueError(
+                f"{self.episode.capture_key}: {self.plan.env_id} could not play back saved action "
+                f"{show(action)} of turn {len(self._steps)}: {text_of(error)}"
+            ) from error
 
 
 _FIELDS: Mapping[Kind, dict[str, type]] = {
@@ -317,17 +326,14 @@ def plan_of(records: Mapping[Kind, Record], *, restart_only: Callable[[str], boo
         where = f"the {kind} record of {show(records[kind].get('rollout_id'))}"
         require_fields(records[kind], {"rollout_id": str, "attempt": int, **types}, where)
     environment = records["environment"]
-    try:
-        return Plan(
-            env_id=environment["env_id"],
-            env_kwargs=environment["env_kwargs"],
-            seed=environment["seed"],
-            policy=records["model"]["policy"],
-            max_turns=records["agent"]["max_turns"],
-            restart_only=restart_only(environment["env_id"]),
-        )
-    except TypeError as error:
-        raise ValueError(str(error)) from error
+    return Plan(
+        env_id=environment["env_id"],
+        env_kwargs=environment["env_kwargs"],
+        seed=environment["seed"],
+        policy=records["model"]["policy"],
+        max_turns=records["agent"]["max_turns"],
+        restart_only=restart_only(environment["env_id"]),
+    )
 
 
 def _chained(digest: str, value: Any) -> str:

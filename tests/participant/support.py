@@ -109,7 +109,8 @@ class CountingBody:
         self.entered = 0
         self.closed = 0
         self.stubborn = False
-        self.fails: Exception | None = None
+        self.fails: BaseException | None = None
+        self.close_fails = False
         self._allowed = asyncio.Semaphore(0)
 
     def allow(self, turns: int = 1) -> None:
@@ -136,6 +137,8 @@ class CountingBody:
 
     def close(self) -> None:
         self.closed += 1
+        if self.close_fails:
+            raise OSError("it would not close")
 
 
 class CountingDeployment(Deployment):
@@ -163,6 +166,7 @@ class CountingDeployment(Deployment):
         self.extra_blockers: dict[str, tuple[str, ...]] = {}
         self.before_record: Callable[[], None] = lambda: None
         self.before_rebuild: Callable[[], None] = lambda: None
+        self.after_rebuild: Callable[[], None] = lambda: None
         self.parking_error: Exception | None = None
 
     async def run(self, rollout_id: str, attempt: int = 0, **settings: Any) -> Any:
@@ -218,6 +222,7 @@ class CountingDeployment(Deployment):
             )
             self.bodies[body.episode] = body
             bodies.append(body)
+        self.after_rebuild()
         return list(bodies)
 
     def entered(self, episode: EnvironmentEpisode) -> int:

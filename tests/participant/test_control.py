@@ -13,6 +13,7 @@ from gymckpt.chart import load_chart
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import ParticipantRefused
 from gymckpt.participant.control import STALE_IDS_MAX, ControlPlane
+from gymckpt.participant.guards import GUARDS
 
 NOW = 1_000.0
 IN_TIME, LATE = NOW + 30, NOW - 1
@@ -366,3 +367,13 @@ def test_a_retire_that_asks_for_nothing_new_is_done() -> None:
     with pytest.raises(ParticipantRefused) as caught:
         retire(plane, 2, HOLDER)
     assert caught.value.code == "stale_checkpoint"
+
+
+@given(holder=st.sampled_from([None, "a", "b"]), stale=st.booleans())
+def test_a_resume_always_has_exactly_one_edge(holder: str | None, stale: bool) -> None:
+    """An id either holds the plane or does not: the two guards of a resume never agree."""
+    facts = {
+        "server": "server", "phase": "prepared", "checkpoint_id": "a", "holder": holder,
+        "stale": stale,
+    }  # fmt: skip
+    assert GUARDS["same_id"](facts).allowed != GUARDS["other_id"](facts).allowed

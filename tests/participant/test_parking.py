@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
+from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.participant import episodes, hosting
+from gymckpt.participant.control import ControlPlane
+from gymckpt.participant.deployment import Deployment
+from gymckpt.participant.servers import Server, Servers
 from gymckpt.replies import GymCheckpointPrepareSummary
 from gymckpt.transience import is_transient_failure
 from tests.participant.conftest import Make
@@ -435,6 +441,42 @@ async def test_an_episode_that_fails_gives_its_error(deployment: CountingDeploym
         await run
 
 
+async def test_a_body_that_cancels_itself_is_an_error(deployment: CountingDeployment) -> None:
+    """A cancellation that no retire caused reaches the caller as an error, not as its own."""
+    run = await inside_a_turn(deployment)
+    deployment.bodies[E0].fails = asyncio.CancelledError()
+    deployment.bodies[E0].allow()
+    with pytest.raises(RuntimeError, match="r0 was cancelled, but not retired"):
+        await run
+
+
+async def test_an_episode_that_cannot_be_closed_still_gives_its_reply(
+    deployment: CountingDeployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error while closing is logged with the episode's name and changes no outcome."""
+    run = start(deployment.run("r0", turns_max=1))
+    await idle()
+    deployment.bodies[E0].close_fails = True
+    deployment.bodies[E0].allow()
+    assert await run == ("r0", 1)
+    assert "episode r0 could not be closed" in caplog.text
+
+
+async def test_replies_are_kept_for_the_latest_episodes_only(
+    deployment: CountingDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest reply is dropped first, and asking for it is an error that says so."""
+    monkeypatch.setattr(episodes, "REPLIES_KEPT", 2)
+    for number in range(3):
+        run = start(deployment.run(f"k{number}", turns_max=1))
+        await idle()
+        deployment.bodies[EnvironmentEpisode(f"k{number}", 0)].allow()
+        await run
+    assert await deployment.attach("k1", 0) == ("k1", 1)
+    with pytest.raises(ValueError, match="no reply of it is kept"):
+        await deployment.attach("k0", 0)
+
+
 # --- the end ------------------------------------------------------------------------------------
 
 
@@ -468,3 +510,63 @@ async def test_the_status_says_how_every_server_stands(
     assert first["lease_expires_ts"] == deadline_ts + 600
     assert [server["phase"] for server in status["servers"][1:]] == ["idle"] * 3
     assert status["live_episodes"] == 1
+
+
+async def test_closing_leaves_a_hung_disk_behind(
+    make: Make, time: ManualTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that never ends does not keep a deployment from being closed."""
+    monkeypatch.setattr(hosting, "CLOSE_S", 0.01)
+    deployment = make()
+    release, reached = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        reached.set()
+        release.wait(10)
+
+    deployment.before_record = hang
+    await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts())
+    commit = start(
+        deployment.checkpoint_commit("c1", str(tmp_path), [], deadline_ts=time.now_ts() + 5)
+    )
+    await until(reached.is_set)
+    await deployment.close()
+    with pytest.raises(GymCheckpointUnavailable, match="stale_checkpoint"):
+        await commit
+    assert not [task for task in asyncio.all_tasks() if "_write" in repr(task)]
+    release.set()
+    await until(lambda: not [t for t in threading.enumerate() if "gymckpt-files" in t.name])
+
+
+def test_a_deployment_has_servers_with_names_of_their_own() -> None:
+    """No server at all, and two of one name, are refused."""
+    with pytest.raises(ValueError, match="at least one server"):
+        Servers([])
+    two = [Server(kind="agent", name="a", control=ControlPlane("a")) for _ in range(2)]
+    with pytest.raises(ValueError, match="names of their own"):
+        Servers(two)
+
+
+async def test_a_deployment_may_lack_some_kinds(time: ManualTime) -> None:
+    """Two environment servers and no agent park in one stage, and block by their own names."""
+
+    class Few(CountingDeployment):
+        def __init__(self) -> None:
+            servers = [
+                Server(kind="environment", name=name, control=ControlPlane(name))
+                for name in ("env-a", "env-b")
+            ]
+            Deployment.__init__(
+                self, "tools/replica-1", servers, now_ts=time.now_ts, call_later=time.call_later
+            )
+            self.bodies, self.extra_blockers, self.parking_error = {}, {}, None
+
+    async with Few() as deployment:
+        await inside_a_turn(deployment)
+        summary = await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts())
+        assert summary.blockers == {"env-a": ("r0",), "env-b": ("r0",)}
+        prepare = start(deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts() + 5))
+        await idle()
+        deployment.bodies[E0].allow()
+        assert (await prepare).prepared
+        assert deployment.phases == ["prepared"] * 2

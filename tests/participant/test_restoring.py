@@ -275,6 +275,41 @@ async def test_a_resume_overtakes_a_restore(
     assert deployment.bodies == {}
 
 
+async def test_bodies_that_nobody_wants_any_more_are_closed(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """A resume that comes when the episodes are rebuilt already installs none and leaks none."""
+    door = Door()
+    deployment.after_rebuild = door
+    call = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    resume = start(deployment.checkpoint_resume("x1", deadline_ts=0))
+    await idle()
+    door.open.set()
+    await resume
+    with pytest.raises(GymCheckpointUnavailable, match="stale_checkpoint"):
+        await call
+    assert [body.closed for body in deployment.bodies.values()] == [1, 1]
+    assert not list(deployment._table)
+
+
+async def test_an_attempt_retired_during_its_restore_discards_the_restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """All or none: one next attempt that was retired meanwhile takes the others with it."""
+    door = Door()
+    deployment.after_rebuild = door
+    call = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    await deployment.checkpoint_retire("x1", [N1], deadline_ts=time.now_ts() + 5)
+    door.open.set()
+    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
+        await call
+    assert [body.closed for body in deployment.bodies.values()] == [1, 1]
+    deployment.after_rebuild = lambda: None
+    await discarded(deployment, time)
+
+
 async def test_cleaning_up_after_a_failed_restore_is_confirmed(
     deployment: CountingDeployment, time: ManualTime, saved: Saved
 ) -> None:

@@ -107,6 +107,31 @@ def test_a_record_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
         store_at(tmp_path).write("c1", [{"deep": deep}], stop=never)
 
 
+def test_a_record_that_no_reader_would_take_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record longer than readers accept is refused when it is written, not when it is needed."""
+    monkeypatch.setattr(store_module, "RECORD_BYTES_MAX", 20)
+    store = store_at(tmp_path)
+    store.write("c1", [{"a": "x" * 10}], stop=never)
+    assert store.read("c1") == [{"a": "x" * 10}]
+    with pytest.raises(ValueError, match="at most 20 are allowed"):
+        store.write("c1", [{"a": "x" * 20}], stop=never)
+
+
+def test_trouble_of_the_disk_stays_an_os_error(
+    written: RecordsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that cannot be read is no damage of the files."""
+
+    def broken(*_arguments: Any) -> int:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(store_module.os, "open", broken)
+    with pytest.raises(OSError, match="input/output error"):
+        written.read("c1")
+
+
 def test_records_that_break_off_leave_nothing(tmp_path: Path) -> None:
     """An error of whoever supplies the records leaves neither a manifest nor a temporary file."""
 
@@ -285,7 +310,7 @@ def test_a_change_of_any_byte_is_noticed(written: RecordsStore, which: str) -> N
     path = next(written.directory.glob("manifest*" if which == "manifest" else "records*"))
     whole = path.read_bytes()
     for index, byte in enumerate(whole):
-        for flip in (0x01, 0x20, 0x80):
+        for flip in (0x01, 0xA0):
             path.write_bytes(whole[:index] + bytes([byte ^ flip]) + whole[index + 1 :])
             with pytest.raises(ValueError, match=str(written.directory)):
                 written.read("c1")
