@@ -40,6 +40,7 @@ __all__ = [
     "JournalConflict",
     "JournalCorrupt",
     "JournalError",
+    "JournalOutcomeUnknown",
     "JournalUnavailable",
     "ManifestWithdrawn",
     "MissingHandle",
@@ -110,6 +111,10 @@ class JournalError(RuntimeError):
 
 class JournalUnavailable(JournalError):
     """The journal is full, locked past its timeout, or gone; nothing was appended."""
+
+
+class JournalOutcomeUnknown(JournalUnavailable):
+    """The journal did not answer: what it was asked to store may be stored, now or later."""
 
 
 class JournalCorrupt(JournalError):

@@ -115,8 +115,10 @@ class Running:
         self.scheduler.post(trigger, {"reason": f"{type(error).__name__}: {text_of(error)}"})
         cancelled = await self._cleaned_up(may_leave=isinstance(error, asyncio.CancelledError))
         self._note_unconfirmed(error)
-        if cancelled is not None and isinstance(error, Exception):
-            raise cancelled from error
+        if isinstance(error, Exception):
+            self._raise_interrupt(error)
+            if cancelled is not None:
+                raise cancelled from error
 
     async def end(self, error: BaseException | None) -> None:
         """
@@ -129,6 +131,7 @@ class Running:
             BaseException: `error`, or a cancellation that came meanwhile.
         """
         cancelled = await self._cleaned_up(may_leave=False)
+        self._raise_interrupt(error)
         if error is None:
             if cancelled is not None:
                 raise cancelled
@@ -137,6 +140,12 @@ class Running:
         if cancelled is not None:
             raise cancelled from error
         raise error
+
+    def _raise_interrupt(self, error: BaseException | None) -> None:
+        """Let an interrupt that landed in a call leave, in place of any ordinary error."""
+        interrupt = self.scheduler.interrupt
+        if interrupt is not None and interrupt is not error:
+            raise interrupt from error
 
     async def end_well(self) -> None:
         """Let the instances go on: the operation stands if it got that far, else is discarded."""
@@ -208,6 +217,8 @@ class Running:
 
     def error(self) -> BaseException:
         """Return what gave the operation up: its first cause, with the other facts as notes."""
+        if self.scheduler.interrupt is not None:
+            return self.scheduler.interrupt
         if self.scheduler.fault is not None:
             return self.scheduler.fault
         cause = self.operation.cause
@@ -258,6 +269,9 @@ class Running:
             failures = self.scheduler.unconfirmed(call)
             if failures:
                 _note(error, f"cleanup: {what}: {GymCheckpointOperationError(call, failures)}")
+        unrecorded = self.scheduler.unrecorded
+        if unrecorded is not None and unrecorded is not error:
+            _note(error, f"cleanup: not all of it is recorded: {text_of(unrecorded)}")
         if self.operation.file in ("pending", "failed"):
             failed = self.scheduler.file_errors.get("withdraw_failed", "the file system is silent")
             what = f"withdrawing the manifest from {self.operation.root} is unconfirmed"
@@ -304,7 +318,8 @@ class BodyGuard:
     def lost(self) -> bool:
         """Whether the operation was given up without a verb of the body failing."""
         cause = self._running.operation.cause
-        fault = self._running.scheduler.fault
+        scheduler = self._running.scheduler
+        fault = scheduler.fault or scheduler.interrupt
         return fault is not None or (cause is not None and cause.trigger in _OUTSIDE_CAUSES)
 
     def _look(self) -> None:

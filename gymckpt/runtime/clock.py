@@ -53,6 +53,10 @@ class Timers:
             loop = asyncio.get_running_loop()
             self._handles[timer] = loop.call_later(max(0.0, delay_s), self._run_out, timer)
 
+    def runs(self, timer: str) -> bool:
+        """Whether `timer` has been started and has not run out."""
+        return timer in self._handles
+
     def stop(self, timer: str) -> None:
         """Forget `timer`, if it runs."""
         handle = self._handles.pop(timer, None)

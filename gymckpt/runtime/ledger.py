@@ -70,14 +70,19 @@ class Ledger:
         except Fenced as error:
             return error
         except JournalError as error:
-            self.failure = error
-            logger.critical(
-                "operation %r: the journal failed; instances are being reopened unrecorded: %s",
-                after.operation_id,
-                text_of(error),
-            )
-            return error
+            return self._failed(error, after)
+        except Exception as error:  # an entry that it cannot take; nothing was stored
+            return self._failed(_refusal(error), after)
         return None
+
+    def _failed(self, failure: JournalError, after: OperationState) -> JournalError:
+        self.failure = failure
+        logger.critical(
+            "operation %r: the journal failed; instances are being reopened unrecorded: %s",
+            after.operation_id,
+            text_of(failure),
+        )
+        return failure
 
     def keep_back(self, entries: Sequence[Entry]) -> None:
         """Remember entries that could not be recorded when they happened."""
@@ -98,7 +103,7 @@ class Ledger:
             await self._append(entries, operation)
         except Fenced as error:
             return error
-        except JournalError as error:
+        except Exception as error:  # the journal's own errors, and an entry that it cannot take
             logger.critical(
                 "operation %r: %d entries are still unrecorded: %s",
                 operation.operation_id,
@@ -106,6 +111,11 @@ class Ledger:
                 text_of(error),
             )
             return None
+        logger.warning(
+            "operation %r: the journal is back, %d entries were recorded afterwards",
+            operation.operation_id,
+            len(entries),
+        )
         del self._backlog[: len(entries)]
         return None
 
@@ -114,3 +124,12 @@ class Ledger:
             entries, expected_seq=self._recorded_seq, epoch=after.epoch, settled=after.settled
         )
         self._recorded_seq = entries[-1].seq
+
+
+def _refusal(error: Exception) -> JournalError:
+    """Return a journal's error for one that no journal should raise, with it as the cause."""
+    refusal = JournalError(
+        f"the journal refused an entry: {type(error).__name__}: {text_of(error)}"
+    )
+    refusal.__cause__ = error
+    return refusal

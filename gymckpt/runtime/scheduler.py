@@ -60,6 +60,7 @@ from gymckpt.runtime.asks import AskKey, Asks
 from gymckpt.runtime.clock import Clock, Timers
 from gymckpt.runtime.ledger import Ledger
 from gymckpt.runtime.spans import StateSpans
+from gymckpt.runtime.unrecorded import what_counts
 from gymckpt.runtime.wire import Judgement, Wire
 from gymckpt.runtime.worker import Recorder, run_detached
 
@@ -105,7 +106,9 @@ class Scheduler:
         self.file_errors: dict[str, BaseException] = {}
         """`seal_failed` and `withdraw_failed` to what the latest such effect ended with."""
         self.fault: BaseException | None = None
-        """What ended the operation from inside: fencing, the journal, an interrupt, a defect."""
+        """What gave the operation up from inside: fencing, the journal, a defect."""
+        self.interrupt: BaseException | None = None
+        """A `KeyboardInterrupt` or `SystemExit` that landed in a call."""
         self.released = False
         """Whether nobody need wait: it has ended, or what is left goes on in the background."""
         self.stopped = False
@@ -127,6 +130,7 @@ class Scheduler:
             on_interrupted=self._take_interrupt,
         )
         self._failures: dict[tuple[str, str], BaseException] = {}
+        self._stopped_by: BaseException | None = None
         self._spans = StateSpans()
         self._queue: deque[_Queued] = deque()
         self._drain_task: asyncio.Task[None] | None = None
@@ -248,10 +252,25 @@ class Scheduler:
         return cancels
 
     def sweep(self) -> None:
-        """Try now what is unconfirmed, instead of at the next interval."""
-        if self.released and not self.stopped and not self.operation.settled:
+        """Try now what is unconfirmed or unrecorded, instead of at the next interval."""
+        if not self.released or self.stopped:
+            return
+        self._timers.stop("record")
+        if not self.operation.settled:
             self._timers.stop("sweep")
             self._put(TimerFired(moment=self._now(), timer="sweep"))
+        elif self._ledger.behind:
+            self._begin_drain()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do: it has ended and is recorded, or it acts no more."""
+        return self.stopped or (self.operation.settled and not self._ledger.behind)
+
+    @property
+    def unrecorded(self) -> BaseException | None:
+        """Why the journal does not hold all that happened, where it does not."""
+        return self._stopped_by or (self._ledger.failure if self._ledger.behind else None)
 
     def unconfirmed(self, call: str) -> dict[str, BaseException]:
         """Return the instances that failed `call` or left it unanswered, each with its failure."""
@@ -279,11 +298,20 @@ class Scheduler:
     ) -> None:
         queued = _Queued(event, accepted)
         if self.stopped:
-            _answer([(queued, self.fault)])
+            _answer([(queued, self._stopped_by)])
             return
         self._queue.append(queued)
-        if self._drain_task is None:
+        self._begin_drain()
+
+    def _begin_drain(self) -> None:
+        if self._drain_task is None or self._drain_task.done():
             self._drain_task = asyncio.get_running_loop().create_task(self._drain())
+            self._drain_task.add_done_callback(self._end_drain)
+
+    def _end_drain(self, drain: asyncio.Task[None]) -> None:
+        """Begin anew where a loop that is being shut down cancelled the drain before it began."""
+        if drain.cancelled() and self._queue and not self.stopped:
+            self._begin_drain()
 
     async def _drain(self) -> None:
         """Work through the queue until it is empty."""
@@ -292,38 +320,48 @@ class Scheduler:
                 batch = list(self._queue)
                 self._queue.clear()
                 await self._take(batch)
-                if self._ledger.behind and self.released:
-                    self._maybe_stop(await self._ledger.catch_up(self.operation))
+            if self._ledger.behind and self.released and not self._timers.runs("record"):
+                await self._catch_up()
         except Exception as error:
             self._stop(error)  # a defect: whoever waits is told, and the lease reopens the rest
-        finally:
-            self._drain_task = None
 
     async def _take(self, batch: list[_Queued]) -> None:
         """Step through a batch, record it, and only then act on it."""
-        durable = self.operation
-        steps, answers = self._steps(durable, batch)
-        operation = steps[-1].operation if steps else durable
+        steps, answers = self._steps(self.operation, batch)
+        operation = steps[-1].operation if steps else self.operation
         entries = [entry for taken in steps for entry in taken.entries]
         failure = await self._ledger.record(entries, operation) if entries else None
         if failure is not None:
-            self._maybe_stop(failure)
-            self.fault = self.fault or failure
             answers = [(queued, failure) for queued, _ in answers]
-            if not durable.cleaning and not self.stopped:
-                facts = {"reason": text_of(failure)}
-                steps = [
-                    step(durable, Triggered(moment=self._now(), trigger="settle", facts=facts))
-                ]
-                operation, entries = steps[0].operation, list(steps[0].entries)
-            self._ledger.keep_back(entries)
+            steps = self._go_on_unrecorded(steps, failure)
         if not self.stopped:
-            self.operation = operation
-            self._spans.follow(operation)
+            self.operation = steps[-1].operation if steps else self.operation
+            self._spans.follow(self.operation)
             for effect in (effect for taken in steps for effect in taken.effects):
                 self._perform(effect)
             self._wake()
         _answer(answers)
+
+    def _go_on_unrecorded(self, steps: list[Step], failure: JournalError) -> list[Step]:
+        """Settle the operation although the journal failed, unless another controller has it."""
+        if isinstance(failure, Fenced):
+            self._stop(failure)
+            return []
+        if not self.operation.cleaning:
+            self.fault = self.fault or failure
+        counted = what_counts(self.operation, steps, failure, self._now())
+        self._ledger.keep_back([entry for taken in counted for entry in taken.entries])
+        return counted
+
+    async def _catch_up(self) -> None:
+        """Record what could not be recorded when it happened, now or at the next interval."""
+        fenced = await self._ledger.catch_up(self.operation)
+        if fenced is not None:
+            self._stop(fenced)
+        elif self._ledger.behind:
+            self._timers.start("record", self.operation.settings.sweep_interval_s)
+        else:
+            self.on_released()
 
     def _steps(
         self, operation: OperationState, batch: list[_Queued]
@@ -374,6 +412,9 @@ class Scheduler:
             self.on_released()
 
     def _fire(self, timer: str) -> None:
+        if timer == "record":
+            self._begin_drain()
+            return
         self._put(TimerFired(moment=self._now(), timer=timer))
 
     def _do_file(
@@ -410,7 +451,7 @@ class Scheduler:
 
     def _take_interrupt(self, interrupt: BaseException) -> None:
         """A Ctrl-C that landed in a call interrupts the operation, not the event loop."""
-        self.fault = self.fault or interrupt
+        self.interrupt = self.interrupt or interrupt
         self.post("cancel", {"reason": type(interrupt).__name__})
 
     # --- telling whoever waits ------------------------------------------------------------------
@@ -427,14 +468,12 @@ class Scheduler:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _maybe_stop(self, failure: JournalError | None) -> None:
-        if isinstance(failure, Fenced):
-            self._stop(failure)
-
     def _stop(self, error: BaseException) -> None:
         """Act no more: another controller drives the operation, or going on would do harm."""
         logger.error("operation %r stops: %s", self.operation.operation_id, text_of(error))
-        self.fault = error
+        self._stopped_by = error
+        if not self.operation.cleaning:
+            self.fault = self.fault or error
         self.stopped = self.released = True
         self._timers.stop_all()
         self._asks.drop_all()

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
-from gymckpt.errors import JournalUnavailable
+from gymckpt.errors import JournalOutcomeUnknown
 from gymckpt.journal.base import Journal
 from gymckpt.journal.rules import Opening
 
@@ -162,7 +162,7 @@ class Recorder:
             Fenced: Another controller has taken the operation over.
             JournalError: It could not be written; whether it was, is unknown after a timeout.
         """
-        await self.run(
+        await self._outlast(
             lambda: self.journal.append(
                 entries, expected_seq=expected_seq, epoch=epoch, settled=settled
             )
@@ -172,38 +172,57 @@ class Recorder:
         """
         Run one call of the journal.
 
-        A cancelled caller still gets the result where it comes soon: what was begun is durable or
-        not, and the caller must know which before it goes.
-
         Raises:
-            JournalUnavailable: It took longer than the timeout.
+            JournalOutcomeUnknown: It took longer than the timeout; it may still be carried out.
+            CancelledError: The caller was cancelled; the call may still be carried out.
         """
         if not self.journal.blocks:
             return job()
-        loop = asyncio.get_running_loop()
-        future: concurrent.futures.Future[T] | None = None
-        if isinstance(loop, BlockingJobs):
-            waiting = loop.start_job(JOURNAL_THREAD, job)
-        else:
-            future = self._worker.submit(job)
-            waiting = asyncio.wrap_future(future)
+        return await self._answered(self._start(job)[0])
+
+    async def _outlast(self, job: Callable[[], T]) -> T:
+        """
+        Run one call of the journal, whose caller must know what came of it before it goes.
+
+        A cancelled caller gets the result where it comes soon, in place of the cancellation: only
+        a loop that is being shut down cancels it.
+        """
+        if not self.journal.blocks:
+            return job()
+        waiting, future = self._start(job)
         try:
-            done, _ = await asyncio.wait({waiting}, timeout=self.timeout_s)
+            return await self._answered(waiting)
         except asyncio.CancelledError:
-            waiting.add_done_callback(_retrieve)
             if future is not None:
                 with contextlib.suppress(TimeoutError):
                     return future.result(timeout=SHUTDOWN_WAIT_S)
             raise self._silent(SHUTDOWN_WAIT_S) from None
+
+    def _start(
+        self, job: Callable[[], T]
+    ) -> tuple[asyncio.Future[T], concurrent.futures.Future[T] | None]:
+        """Begin a call; the second future is that of the thread, where one runs it."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, BlockingJobs):
+            return loop.start_job(JOURNAL_THREAD, job), None
+        future = self._worker.submit(job)
+        return asyncio.wrap_future(future), future
+
+    async def _answered(self, waiting: asyncio.Future[T]) -> T:
+        try:
+            done, _ = await asyncio.wait({waiting}, timeout=self.timeout_s)
+        except asyncio.CancelledError:
+            waiting.add_done_callback(_retrieve)
+            raise
         if not done:
             waiting.add_done_callback(_retrieve)
             raise self._silent(self.timeout_s)
         return waiting.result()
 
-    def _silent(self, waited_s: float) -> JournalUnavailable:
-        return JournalUnavailable(
-            f"the journal {self.journal.url} did not answer within {waited_s:g} s; "
-            "its file system may hang"
+    def _silent(self, waited_s: float) -> JournalOutcomeUnknown:
+        return JournalOutcomeUnknown(
+            f"the journal {self.journal.url} did not answer within {waited_s:g} s; its file system "
+            "may hang, and what it was asked to store may still be stored"
         )
 
     def close(self) -> None:
