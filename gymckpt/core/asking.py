@@ -16,11 +16,10 @@ from gymckpt.chart import Fired
 from gymckpt.core import timing
 from gymckpt.core.effects import CancelCall, Effect, SendCall, StartTimer, StopTimer
 from gymckpt.core.entry import Entry, JsonFacts
-from gymckpt.core.events import Moment, Replied
+from gymckpt.core.events import FailureRecord, Moment, Replied
 from gymckpt.core.invariants import require_invariants
 from gymckpt.core.operation import (
     CALL_CHART,
-    NO_CALLS,
     CallState,
     OperationState,
     apply,
@@ -84,6 +83,9 @@ class Work:
 
 def ask(work: Work, call: str, instances: Iterable[str], trigger: str) -> None:
     """Send one ask of a call to each of `instances`, under one deadline."""
+    instances = tuple(instances)
+    if not instances:
+        return
     remaining_s = timing.remaining_s(work.operation, call, work.now)
     deadline_ts = work.now.ts + remaining_s
     for instance in instances:
@@ -98,17 +100,11 @@ def take_reply(work: Work, reply: Replied) -> None:
     """Move one call by what came back for one of its asks."""
     call, instance = reply.call, reply.instance
     stands = work.operation.call_state(call, instance)
-    failure = reply.failure
-    dead = failure is not None and failure.dead
-    facts = dict(reply.facts) | ({"failure": attrs.asdict(failure)} if failure else {})
-    if stands.state == "asked" and reply.ask == stands.ask:
-        trigger = "die" if dead else _REPLY_TRIGGERS[reply.outcome]
-    elif dead and stands.state in ("failed", "unanswered"):
-        trigger = "die"
-    elif _confirms_late(reply) and stands.state in ("asked", "failed", "unanswered"):
-        trigger = "confirm"
+    trigger, failure = _trigger_of(work.operation, reply, stands)
+    if trigger == "stale":
+        facts: dict[str, Any] = {"outcome": reply.outcome}
     else:
-        trigger, facts = "stale", {"outcome": reply.outcome}
+        facts = dict(reply.facts) | ({"failure": attrs.asdict(failure)} if failure else {})
     work.move_call(call, instance, trigger, facts, ask=reply.ask)
     if call == RESUME and stands.ask > 1 and trigger != "stale":
         work.effects.append(CancelCall(instance, call))
@@ -116,23 +112,46 @@ def take_reply(work: Work, reply: Replied) -> None:
         _take_trouble(work, call)
 
 
-_REPLY_TRIGGERS = {"answered": "answer", "refused": "refuse", "failed": "fail"}
+_NOT_READY = FailureRecord(
+    type="NotReady", text="the instance answered: not ready", transient=False, dead=False
+)
+
+
+def _trigger_of(
+    operation: OperationState, reply: Replied, stands: CallState
+) -> tuple[str, FailureRecord | None]:
+    """
+    Return the trigger of the call's machine that a reply is, and the failure to record with it.
+
+    Death is final, whichever ask tells of it. A resume cannot be undone, so that an answer to an
+    earlier ask of it proves the work done. Only a phase that may fail can be refused: elsewhere,
+    as where a lease is to be renewed or an instance to be reopened, not ready is a failure.
+    """
+    failure = reply.failure
+    waiting = stands.state in ("asked", "failed", "unanswered")
+    if waiting and failure is not None and failure.dead:
+        return "die", failure
+    if stands.state == "asked" and reply.ask == stands.ask:
+        if reply.outcome == "answered":
+            return "answer", None
+        if reply.outcome == "failed":
+            return "fail", failure
+        fails = reply.call == operation.phase_call and "cannot_succeed" in operation.row.when
+        return ("refuse", None) if fails else ("fail", _NOT_READY)
+    if waiting and reply.call == RESUME and reply.outcome == "answered":
+        return "confirm", None
+    return "stale", None
 
 
 def watch_lease(work: Work, _call: str = RENEW) -> None:
     """A renewal is in trouble: try again soon, and look when its lease must be presumed lost."""
     earliest_s = timing.earliest_lease_s(work.operation)
-    if earliest_s is None:
+    if earliest_s is None or not work.operation.row.renews:
         return
     pause_s = work.operation.settings.retry(RENEW).pause_s
     left_s = max(0.0, earliest_s - work.now.at_s)
     work.effects += [StopTimer("lease"), StartTimer("lease", left_s)]
     work.effects.append(StartTimer(f"retry.{RENEW}", pause_s))
-
-
-def _confirms_late(reply: Replied) -> bool:
-    """Whether an answer to an earlier ask proves the work done: a resume cannot be undone."""
-    return reply.call == RESUME and reply.outcome == "answered"
 
 
 def _take_trouble(work: Work, call: str) -> None:
@@ -147,7 +166,13 @@ def _take_trouble(work: Work, call: str) -> None:
         pause_s = operation.settings.retry(call).pause_s
         left_s = timing.remaining_s(operation, call, work.now)
         work.effects.append(StartTimer(f"retry.{call}", min(pause_s, left_s)))
-    if "cannot_succeed" in operation.row.when and timing.is_doomed(operation, call, work.now):
+    _watch_phase(work)
+
+
+def _watch_phase(work: Work) -> None:
+    """Wait for other replies only a little longer where they cannot save the phase (L3)."""
+    operation = work.operation
+    if "cannot_succeed" in operation.row.when and timing.is_doomed(operation, work.now):
         work.effects.append(StartTimer("settle", operation.settings.settle_s))
 
 
@@ -184,11 +209,11 @@ def expire_due(work: Work, call: str) -> None:
 
 
 def retry(work: Work, call: str) -> None:
-    """Send a call again wherever it failed and may be sent again."""
+    """Send a call again wherever it failed and may be sent again, if the state still sends it."""
     operation = work.operation
-    due = list(timing.retryable(operation, call, work.now))
-    if due:
-        ask(work, call, due, "retry")
+    if call in operation.calls_of(operation.state):
+        ask(work, call, timing.retryable(operation, call, work.now), "retry")
+        _watch_phase(work)
 
 
 def begin_renewals(work: Work, _call: str = RENEW) -> None:
@@ -196,6 +221,6 @@ def begin_renewals(work: Work, _call: str = RENEW) -> None:
     operation = work.operation
     if not operation.row.renews:
         return
-    if not operation.calls.get(RENEW, NO_CALLS).count("asked", "failed", "unanswered"):
+    if not operation.calls_for(RENEW).count("asked", "failed", "unanswered"):
         ask(work, RENEW, operation.instances, "ask")
     work.effects.append(StartTimer("renew", operation.settings.renew_interval_s))

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gymckpt.core import timing
 from gymckpt.core.entry import Entry
+from gymckpt.core.events import Moment
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.settings import RENEW, RESUME
 from gymckpt.errors import InvariantViolated
@@ -25,12 +27,19 @@ _DRIVING_CALLS = frozenset({"prepare", RENEW, "commit", "restore"})
 _NEEDS_PARKED = frozenset({"committing", "sealing", "committed"})
 _NEEDS_COMMITS = frozenset({"sealing", "committed"})
 _CLOSING_CALLS = ("prepare", "restore")
+_BEGUN = ("pending", "failed", "done")
+_WITHDRAWAL = {"withdraw": ("pending", "failed"), "withdrawn": _BEGUN, "withdraw_failed": _BEGUN}
+"""Trigger to how far the withdrawal of the manifest may be when it comes."""
 
 
 def check_seq(before: OperationState, entry: Entry, _after: OperationState) -> str | None:
-    """S6: entries of one operation are gapless and its epochs never fall."""
+    """S6: entries of one operation are gapless, and its epochs and its clock never go back."""
+    if (entry.run, entry.operation_id) != (before.run, before.operation_id):
+        return f"it is an entry of {before.operation_id!r} of run {before.run!r}"
     if entry.seq != before.seq + 1:
         return f"entry {entry.seq} follows entry {before.seq}"
+    if entry.at_s < before.at_s:
+        return f"entry {entry.seq} of {entry.at_s!r} s follows one of {before.at_s!r} s"
     if entry.epoch < before.epoch:
         return f"entry {entry.seq} of epoch {entry.epoch} follows one of epoch {before.epoch}"
     return None
@@ -45,10 +54,38 @@ def check_source(before: OperationState, entry: Entry, _after: OperationState) -
     return None if entry.source == stands else f"it starts in {entry.source!r}, not in {stands!r}"
 
 
+def check_ask(before: OperationState, entry: Entry, _after: OperationState) -> str | None:
+    """S6: asks count from 1, are made where the state makes them, and only they are answered."""
+    if entry.instance is None:
+        return None
+    call, ask = str(entry.call), entry.ask or 0
+    latest = before.call_state(call, entry.instance).ask
+    if entry.trigger not in ("ask", "retry"):
+        return None if 0 < ask <= latest else f"{entry.trigger} is of ask {ask} of {latest}"
+    if call not in before.calls_of(before.state):
+        return f"{before.state!r} sends no {call}"
+    return None if ask == latest + 1 else f"ask {ask} follows ask {latest}"
+
+
+def check_condition(before: OperationState, entry: Entry, _after: OperationState) -> str | None:
+    """S6: what fires by itself once a condition holds has not fired before it held."""
+    if entry.instance is not None:
+        return None
+    for condition, trigger in before.row.when.items():
+        if trigger == entry.trigger:
+            now = Moment(entry.ts, entry.at_s)
+            holds = timing.HOLDING[condition](before, now)
+            return None if holds else f"{condition} does not hold"
+    return None
+
+
 def check_park_before_commit(
-    _before: OperationState, entry: Entry, after: OperationState
+    before: OperationState, entry: Entry, after: OperationState
 ) -> str | None:
-    """S1: no commit unless every instance answered prepare as parked, and a renewal after it."""
+    """S1: no commit unless every instance is parked and was renewed since, and no lease is lost."""
+    if entry.call == "commit" and entry.trigger in ("ask", "retry"):
+        lost = timing.lease_lost(before, Moment(entry.ts, entry.at_s))
+        return "a lease must be presumed lost" if lost else None
     if entry.instance is not None or after.state not in _NEEDS_PARKED:
         return None
     total = len(after.instances)
@@ -61,7 +98,11 @@ def check_park_before_commit(
 
 def check_manifest_last(_before: OperationState, entry: Entry, after: OperationState) -> str | None:
     """S2: the manifest is written only after every instance's commit reply was validated."""
-    if entry.instance is not None or after.state not in _NEEDS_COMMITS:
+    if entry.instance is not None or after.state not in _NEEDS_PARKED:
+        return None
+    if after.root is None:
+        return f"{after.state} without a directory for the manifest"
+    if after.state not in _NEEDS_COMMITS:
         return None
     total = len(after.instances)
     committed = after.calls.get("commit", NO_CALLS).count("answered")
@@ -104,22 +145,34 @@ def check_retired_before_reopened(
 
 
 def check_manifest_settled(
-    _before: OperationState, entry: Entry, after: OperationState
+    before: OperationState, entry: Entry, after: OperationState
 ) -> str | None:
     """S2: a discarded checkpoint that was asked to write ends only when its manifest is gone."""
     if entry.instance is not None or after.state != "discarded" or entry.source != "discarding":
         return None
-    if after.chart != "checkpoint" or after.root is None or _before.file == "done":
+    if after.chart != "checkpoint" or after.root is None or before.file == "done":
         return None
-    return f"discarded while the withdrawal of the manifest is {_before.file}"
+    return f"discarded while the withdrawal of the manifest is {before.file}"
+
+
+def check_withdrawal(before: OperationState, entry: Entry, _after: OperationState) -> str | None:
+    """S2: a manifest is withdrawn only where one was to be written, and again only if need be."""
+    if entry.instance is not None or entry.trigger not in _WITHDRAWAL:
+        return None
+    if before.file in _WITHDRAWAL[entry.trigger]:
+        return None
+    return f"{entry.trigger} while the withdrawal of the manifest is {before.file!r}"
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("S6-seq", check_seq),
     ("S6-source", check_source),
+    ("S6-ask", check_ask),
+    ("S6-condition", check_condition),
     ("S1-park-before-commit", check_park_before_commit),
     ("S2-manifest-last", check_manifest_last),
     ("S2-manifest-settled", check_manifest_settled),
+    ("S2-withdrawal", check_withdrawal),
     ("S3-everything-reopens", check_everything_reopens),
     ("S4-no-act-after-end", check_no_act_after_end),
     ("S5-retired-before-reopened", check_retired_before_reopened),

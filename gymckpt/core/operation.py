@@ -9,7 +9,8 @@ before it: a reply among ten thousand costs a few pointers, not a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -17,11 +18,21 @@ import attrs
 from rpds import HashTrieMap
 
 from gymckpt.chart import Chart, Machine, State, load_chart, machine_for
+from gymckpt.core.calls import NO_CALLS, Calls, CallState, moved_call
 from gymckpt.core.entry import Entry, JsonFacts
-from gymckpt.core.events import FailureRecord
-from gymckpt.core.settings import RESUME, Settings
+from gymckpt.core.settings import RENEW, RESUME, SWEEP_CALLS, Settings
+from gymckpt.errors import sample
 
-__all__ = ["CallState", "Calls", "Cause", "OperationState", "apply", "machine_of", "opened"]
+__all__ = [
+    "NO_CALLS",
+    "CallState",
+    "Calls",
+    "Cause",
+    "OperationState",
+    "apply",
+    "machine_of",
+    "opened",
+]
 
 OPEN_TRIGGER = "open"
 """What the first entry of every operation is called; no chart has it."""
@@ -32,7 +43,11 @@ FAILING_TRIGGERS = frozenset({"refuse", "lose_lease", "seal_failed", "discard", 
 """The triggers that give an operation up; the first of them is its cause."""
 
 FileProgress = Literal["none", "pending", "failed", "done"]
-_FILE_TRIGGERS: Mapping[str, FileProgress] = {"withdrawn": "done", "withdraw_failed": "failed"}
+_FILE_TRIGGERS: Mapping[str, FileProgress] = {
+    "withdrawn": "done",
+    "withdraw_failed": "failed",
+    "withdraw": "pending",
+}
 
 
 @cache
@@ -41,57 +56,6 @@ def machine_of(chart: str) -> Machine:
     return machine_for(load_chart(chart))
 
 
-@attrs.frozen(kw_only=True)
-class CallState:
-    """Where one call to one instance stands."""
-
-    state: str = "idle"
-    ask: int = 0
-    """The number of the latest ask; 0 where none was made."""
-    deadline_ts: float = 0.0
-    """The deadline that the latest ask carried, epoch seconds."""
-    deadline_at_s: float = 0.0
-    """The same instant by the operation's own clock."""
-    failure: FailureRecord | None = None
-    """What the latest ask that ended without an answer ended with; a retry keeps it until an
-    answer comes."""
-    abandoned: bool = False
-    """Whether the wait was ended because the operation moved on, not by its own budget."""
-
-
-IDLE = CallState()
-
-
-@attrs.frozen
-class Calls:
-    """All instances' machines of one call, with a tally that makes joint conditions cheap."""
-
-    by_instance: HashTrieMap[str, CallState]
-    tally: Mapping[str, int]
-    """State of the call chart to how many instances are in it; the idle ones are not counted."""
-    troubled: int = 0
-    """How many instances have failed since they last answered."""
-
-    def get(self, instance: str) -> CallState:
-        """Return where the call to `instance` stands."""
-        return self.by_instance.get(instance, IDLE)
-
-    def count(self, *states: str) -> int:
-        """Return how many instances are in one of `states`."""
-        return sum(self.tally.get(state, 0) for state in states)
-
-    def moved(self, instance: str, call: CallState) -> Calls:
-        """Return these calls with one instance's replaced."""
-        tally = dict(self.tally)
-        before = self.get(instance)
-        if before.ask:
-            tally[before.state] -= 1
-        tally[call.state] = tally.get(call.state, 0) + 1
-        change = (call.failure is not None) - (before.failure is not None)
-        return Calls(self.by_instance.insert(instance, call), tally, self.troubled + change)
-
-
-NO_CALLS = Calls(HashTrieMap(), {})
 NOTHING_ACKNOWLEDGED: HashTrieMap[str, float] = HashTrieMap()
 
 
@@ -135,6 +99,10 @@ class OperationState:
     acknowledged_at_s: HashTrieMap[str, float] = NOTHING_ACKNOWLEDGED
     """Instance to the latest deadline that an answer of it acknowledged, by the operation's
     clock."""
+    endangered: Mapping[float, int] = attrs.field(factory=dict[float, int])
+    """For the renewals that are in trouble, from their first failure until they are answered: when
+    the lease must be presumed lost, by the operation's clock, to how many leases that are. 0 stands
+    for a lease that is known to be lost."""
     lease_deadline_at_s: float = 0.0
     """The latest deadline that any call which extends the lease has carried."""
     root: str | None = None
@@ -172,7 +140,7 @@ class OperationState:
     def phase(self) -> Calls:
         """The machines of the present state's call."""
         call = self.phase_call
-        return self.calls.get(call, NO_CALLS) if call else NO_CALLS
+        return self.calls_for(call) if call else NO_CALLS
 
     @property
     def wire_id(self) -> str:
@@ -184,18 +152,28 @@ class OperationState:
         """When every instance has reopened by itself, by the operation's own clock."""
         return self.lease_deadline_at_s + self.settings.lease_grace_s
 
+    def calls_of(self, state: str) -> frozenset[str]:
+        """Return the calls that may be under way in a state."""
+        call = self.call_of(state)
+        renews = self.declared.states[state].renews
+        return frozenset({call} if call else ()) | frozenset({RENEW} if renews else ())
+
     def call_of(self, state: str) -> str | None:
         """Return the call that a state sends, with the one that the opening named filled in."""
         call = self.declared.states[state].call
         return str(self.opening["call"]) if call == AT_OPENING else call
 
+    def calls_for(self, call: str) -> Calls:
+        """Return the machines of `call`."""
+        return self.calls.get(call, NO_CALLS)
+
     def call_state(self, call: str, instance: str) -> CallState:
         """Return where `call` to `instance` stands."""
-        return self.calls.get(call, NO_CALLS).get(instance)
+        return self.calls_for(call).get(instance)
 
     def in_state(self, call: str, *states: str) -> Iterator[tuple[str, CallState]]:
         """Yield the instances whose `call` is in one of `states`, in the operation's order."""
-        calls = self.calls.get(call, NO_CALLS)
+        calls = self.calls_for(call)
         if not calls.count(*states):
             return
         for instance in self.instances:
@@ -211,15 +189,23 @@ def opened(entry: Entry) -> OperationState:
     Args:
         entry: The first entry of an operation; its facts hold the chart, the instances and the
             settings.
+
+    Raises:
+        KeyError: One of them is missing.
+        TypeError: One of them is of the wrong type.
+        ValueError: The chart is none of an operation, or of another version than the one that is
+            shipped; the instances are none, or one is named twice; a setting is out of range.
     """
     facts: Mapping[str, Any] = entry.facts
+    declared = machine_of(facts["chart"]).chart
+    _require_runnable(declared, facts)
     return OperationState(
         run=entry.run,
         operation_id=entry.operation_id,
-        chart=facts["chart"],
-        chart_version=facts["chart_version"],
+        chart=declared.name,
+        chart_version=declared.version,
         settings=Settings.from_facts(facts["settings"]),
-        instances=tuple(facts["instances"]),
+        instances=_required_instances(facts["instances"]),
         opening=facts,
         epoch=entry.epoch,
         seq=entry.seq,
@@ -231,6 +217,39 @@ def opened(entry: Entry) -> OperationState:
     )
 
 
+def _require_runnable(declared: Chart, facts: Mapping[str, Any]) -> None:
+    """Require that an operation can run a chart, and that it says what the chart leaves open."""
+    if declared.scope != "operation":
+        raise ValueError(f"chart {declared.name!r} is of scope {declared.scope!r}, not 'operation'")
+    version = facts["chart_version"]
+    if version != declared.version:
+        raise ValueError(
+            f"chart {declared.name!r} was of version {version!r:.50} when the operation was "
+            f"opened, this release has {declared.version}; use one that has that version"
+        )
+    if any(state.call == AT_OPENING for state in declared.states.values()):
+        call = facts.get("call")
+        if call not in SWEEP_CALLS:
+            raise ValueError(
+                f"chart {declared.name!r} sends one of {', '.join(sorted(SWEEP_CALLS))}, "
+                f"not {call!r:.100}"
+            )
+
+
+def _required_instances(listed: Iterable[object]) -> tuple[str, ...]:
+    """Return the ids of the instances that an operation concerns."""
+    found = tuple(listed)
+    ids = tuple(instance for instance in found if isinstance(instance, str) and instance)
+    if isinstance(listed, str) or len(ids) != len(found):
+        raise TypeError(f"the instances are a list of ids, not {listed!r:.100}")
+    if not ids:
+        raise ValueError("an operation without instances has nothing to do; name at least one")
+    if len(set(ids)) != len(ids):
+        twice = sorted(name for name, times in Counter(ids).items() if times > 1)
+        raise ValueError(f"an operation names each instance once; twice: {sample(twice)}")
+    return ids
+
+
 def apply(operation: OperationState, entry: Entry) -> OperationState:
     """
     Return the operation after one more entry.
@@ -238,6 +257,11 @@ def apply(operation: OperationState, entry: Entry) -> OperationState:
     Args:
         operation: The state before it.
         entry: The next entry of the same operation.
+
+    Raises:
+        KeyError: A fact that every entry of its kind has is missing.
+        TypeError: A fact is of the wrong type.
+        ValueError: A fact is out of range.
     """
     if entry.instance is None:
         return _apply_to_operation(operation, entry)
@@ -248,11 +272,10 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
     changes: dict[str, Any] = {"seq": entry.seq, "at_s": entry.at_s, "epoch": entry.epoch}
     if "root" in entry.facts:
         changes["root"] = entry.facts["root"]
-    if entry.trigger in _FILE_TRIGGERS:
+    # An attempt that hung may fail after a later one has done the work for good.
+    if entry.trigger in _FILE_TRIGGERS and operation.file != "done":
         changes["file"] = _FILE_TRIGGERS[entry.trigger]
-    elif entry.trigger == "withdraw":
-        changes["file"] = "pending"
-    if entry.trigger in FAILING_TRIGGERS and operation.cause is None:
+    if operation.cause is None and _gives_up(operation, entry):
         changes["cause"] = Cause(
             seq=entry.seq,
             trigger=entry.trigger,
@@ -272,40 +295,72 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
     return attrs.evolve(operation, **changes)
 
 
+def _gives_up(operation: OperationState, entry: Entry) -> bool:
+    """
+    Whether an entry gives its operation up.
+
+    A trigger that leads where an ordinary one leads as well, as `settle` and `resume` do from
+    `committed`, lets the operation stand.
+    """
+    if entry.trigger not in FAILING_TRIGGERS:
+        return False
+    ordinary = (
+        edge.to
+        for trigger, edges in operation.row.on.items()
+        if trigger not in FAILING_TRIGGERS
+        for edge in edges
+    )
+    return entry.dest not in ordinary
+
+
 def _apply_to_call(
     operation: OperationState, entry: Entry, instance: str, call: str
 ) -> OperationState:
-    calls = operation.calls.get(call, NO_CALLS)
-    before = calls.get(instance)
     changes: dict[str, Any] = {"seq": entry.seq, "at_s": entry.at_s, "epoch": entry.epoch}
-    after = _moved_call(before, entry)
-    if after is not before:
-        changes["calls"] = {**operation.calls, call: calls.moved(instance, after)}
-    if entry.trigger in ("ask", "retry") and call != RESUME:
+    calls = operation.calls.get(call)
+    if calls is None:
+        calls = attrs.evolve(NO_CALLS, tries=operation.settings.tries(call))
+    before = calls.get(instance)
+    after = moved_call(before, entry)
+    if after is before:
+        return attrs.evolve(operation, **changes)
+    changes["calls"] = {**operation.calls, call: calls.moved(instance, after)}
+    if call == RESUME:
+        return attrs.evolve(operation, **changes)
+    if entry.trigger in ("ask", "retry"):
         deadline = max(operation.lease_deadline_at_s, after.deadline_at_s)
         changes["lease_deadline_at_s"] = deadline
-    if entry.trigger in ("answer", "confirm"):
+    elif entry.trigger == "answer":
         known = operation.acknowledged_at_s.get(instance, 0.0)
         changes["acknowledged_at_s"] = operation.acknowledged_at_s.insert(
             instance, max(known, after.deadline_at_s)
         )
-    return attrs.evolve(operation, **changes)
+    moved = attrs.evolve(operation, **changes)
+    ends_s, ended_s = _lease_end_s(moved, instance), _lease_end_s(operation, instance)
+    if ends_s == ended_s:
+        return moved
+    return attrs.evolve(moved, endangered=_recounted(operation.endangered, ended_s, ends_s))
 
 
-def _moved_call(before: CallState, entry: Entry) -> CallState:
-    """Return one call's state after an entry of it; the same object where it only records."""
-    if entry.trigger in ("ask", "retry"):
-        deadline_ts = float(entry.facts["deadline_ts"])
-        return CallState(
-            state=entry.dest,
-            ask=int(entry.ask or 0),
-            deadline_ts=deadline_ts,
-            deadline_at_s=entry.at_s + (deadline_ts - entry.ts),
-            failure=before.failure if entry.trigger == "retry" else None,
-        )
-    if entry.trigger == "stale":
-        return before
-    raw = entry.facts.get("failure")
-    abandoned = bool(entry.facts.get("abandoned", False))
-    failure = before.failure if abandoned else FailureRecord(**raw) if raw else None
-    return attrs.evolve(before, state=entry.dest, failure=failure, abandoned=abandoned)
+def _lease_end_s(operation: OperationState, instance: str) -> float | None:
+    """Return when a lease must be presumed lost; None where its renewal is in no trouble."""
+    renewal = operation.call_state(RENEW, instance)
+    if renewal.failure is None:
+        return None
+    if renewal.state == "gone" or not renewal.failure.transient:
+        return 0.0
+    return operation.acknowledged_at_s.get(instance, 0.0)
+
+
+def _recounted(
+    tally: Mapping[float, int], before_s: float | None, after_s: float | None
+) -> Mapping[float, int]:
+    """Return a tally in which one lease has changed its end."""
+    counts = dict(tally)
+    if before_s is not None:
+        counts[before_s] -= 1
+        if not counts[before_s]:
+            del counts[before_s]
+    if after_s is not None:
+        counts[after_s] = counts.get(after_s, 0) + 1
+    return counts

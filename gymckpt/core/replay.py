@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gymckpt.chart import Fired, Ignored
+from gymckpt.chart import Fired
 from gymckpt.core.entry import Entry
 from gymckpt.core.invariants import require_invariants
 from gymckpt.core.operation import (
@@ -56,28 +56,42 @@ def states_of(entries: Iterable[Entry]) -> Iterator[OperationState]:
         InvariantViolated: An entry breaks a promise of the design.
     """
     operation: OperationState | None = None
+    known = frozenset[str]()
     for entry in entries:
         if operation is None:
             operation = _first(entry)
+            known = frozenset(operation.instances)
         else:
+            _require_of(known, entry)
             _require_charted(operation, entry)
-            after = apply(operation, entry)
-            require_invariants(operation, entry, after)
-            operation = after
+            operation = _after(operation, entry)
         yield operation
 
 
 def _first(entry: Entry) -> OperationState:
-    if entry.seq != 1 or entry.trigger != OPEN_TRIGGER or entry.instance is not None:
-        raise ReplayDiverged(entry.seq, "an opening entry with seq 1", _described(entry))
+    begins = (entry.seq, entry.epoch, entry.trigger, entry.source, entry.instance, entry.call)
+    if begins != (1, 1, OPEN_TRIGGER, "", None, None):
+        raise ReplayDiverged(
+            entry.seq, "an opening entry with seq 1 and epoch 1", _described(entry)
+        )
     try:
         operation = opened(entry)
         initial = operation.declared.initial
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReplayDiverged(entry.seq, "a chart, instances and settings", str(error)) from error
+    except _BAD_FACTS as error:
+        raise ReplayDiverged(entry.seq, "a chart, instances and settings", _words(error)) from error
     if entry.dest != initial:
         raise ReplayDiverged(entry.seq, f"a beginning in {initial!r}", _described(entry))
     return operation
+
+
+def _require_of(known: frozenset[str], entry: Entry) -> None:
+    """Require that the entry is of the operation, or of a call to one of its instances."""
+    if (entry.instance is None) != (entry.call is None):
+        raise ReplayDiverged(entry.seq, "a call with its instance", _described(entry))
+    if entry.instance is not None and entry.instance not in known:
+        raise ReplayDiverged(
+            entry.seq, f"a call to one of {len(known)} instance(s)", _described(entry)
+        )
 
 
 def _require_charted(operation: OperationState, entry: Entry) -> None:
@@ -89,14 +103,36 @@ def _require_charted(operation: OperationState, entry: Entry) -> None:
         raise ReplayDiverged(entry.seq, "a transition of the chart", str(error)) from error
     if isinstance(outcome, Fired):
         dest = outcome.dest
+    elif entry.instance is None:  # only calls record what their chart ignores
+        raise ReplayDiverged(entry.seq, f"no entry for {entry.trigger}", _described(entry))
     else:
-        dest = entry.source if isinstance(outcome, Ignored) else ""
+        dest = entry.source
     if entry.dest != dest:
         raise ReplayDiverged(
             entry.seq, f"{entry.source} -> {dest} by {entry.trigger}", _described(entry)
         )
 
 
+def _after(operation: OperationState, entry: Entry) -> OperationState:
+    """Return the operation after an entry that the chart gives."""
+    try:
+        after = apply(operation, entry)
+    except _BAD_FACTS as error:
+        raise ReplayDiverged(
+            entry.seq, f"the facts of {_described(entry)}", _words(error)
+        ) from error
+    require_invariants(operation, entry, after)
+    return after
+
+
+_BAD_FACTS = (KeyError, TypeError, ValueError, OverflowError)
+"""What reading the facts of an entry that no release wrote may end with."""
+
+
+def _words(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
 def _described(entry: Entry) -> str:
-    about = f" of {entry.call} to {entry.instance}" if entry.instance else ""
+    about = f" of {entry.call} to {entry.instance}" if entry.instance or entry.call else ""
     return f"{entry.source} -> {entry.dest} by {entry.trigger}{about}"

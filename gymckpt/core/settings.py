@@ -8,10 +8,12 @@ from typing import Any
 
 import attrs
 
-__all__ = ["RENEW", "RESUME", "RetryPolicy", "Settings"]
+__all__ = ["RENEW", "RESUME", "SWEEP_CALLS", "RetryPolicy", "Settings"]
 
 RENEW = "renew"
 RESUME = "resume"
+SWEEP_CALLS = frozenset({"retire", "forget", RESUME})
+"""The calls that close no instance, so that one may be sent without a resume to follow."""
 
 RENEW_INTERVAL_MIN_S = 0.01
 RENEW_INTERVAL_MAX_S = 10.0
@@ -99,6 +101,10 @@ class Settings:
         pause_s = self.renew_interval_s if call == RENEW else 0.0
         return self.retries.get(call, RetryPolicy(attempts=1, pause_s=pause_s))
 
+    def tries(self, call: str) -> float:
+        """Return how often `call` is sent to one instance by itself; renewals have no limit."""
+        return math.inf if call == RENEW else self.retry(call).attempts
+
     def budget_s(self, budget: str | None) -> float:
         """Return the seconds that a chart's `budget` stands for."""
         return self.prepare_timeout_s if budget == "prepare" else self.control_timeout_s
@@ -113,10 +119,11 @@ class Settings:
         Read what `to_facts` wrote.
 
         Raises:
-            TypeError: A field is missing, unknown or no number.
+            KeyError: The retries are missing.
+            TypeError: Another field is missing, one is unknown, or one is no number.
             ValueError: A duration is out of range.
         """
         values: dict[str, Any] = dict(facts)
-        retries = values.pop("retries").items()
-        policies = {call: RetryPolicy(**policy) for call, policy in retries}
+        retries: dict[str, Any] = dict(values.pop("retries"))
+        policies = {call: RetryPolicy(**policy) for call, policy in retries.items()}
         return cls(**values, retries=policies)

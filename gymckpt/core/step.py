@@ -87,6 +87,11 @@ def open_operation(
         instances: The instances that it concerns, in the order in which they are asked.
         settings: What bounds it.
         facts: What recovery must know besides, such as `wire_id`, `call` or `inventory`.
+
+    Raises:
+        TypeError: An instance's id is no text.
+        ValueError: There are no instances, or one is named twice; the chart is none of an
+            operation; the chart leaves its call open and `facts` names none.
     """
     declared = machine_of(chart).chart
     entry = Entry(
@@ -128,6 +133,8 @@ def step(operation: OperationState, event: Event) -> Step:
     """
     work = Work(operation, event.moment)
     refused = None
+    if isinstance(event, Triggered | TimerFired):
+        _run_conditions(work)  # what this instant has brought about by itself comes first
     if isinstance(event, Triggered):
         refused = _take(work, event.trigger, event.facts)
     elif isinstance(event, Replied):
@@ -182,30 +189,26 @@ def _take_over(work: Work, event: TakenOver) -> None:
     still matters. Nothing is promised to a caller any more: what is not yet safe is given up.
     """
     work.operation = attrs.evolve(work.operation, epoch=event.epoch)
-    for call in sorted(_active_calls(work.operation, work.operation.state)):
+    for call in sorted(work.operation.calls_of(work.operation.state)):
         abandon(work, call)
     operation = work.operation
     if not operation.cleaning:
         _take(work, "settle", {"reason": f"taken over by {event.owner}", "owner": event.owner})
     elif operation.phase_call is not None:
-        left = operation.in_state(operation.phase_call, "failed", "unanswered")
-        ask(work, operation.phase_call, [instance for instance, _ in left], "retry")
+        call, phase = operation.phase_call, operation.phase
+        left = [name for name, _ in operation.in_state(call, "failed", "unanswered")]
+        ask(work, call, left, "retry")
+        # A log that was cut off within a step may lack the asks that the state begins with.
+        ask(work, call, [name for name in operation.instances if not phase.get(name).ask], "ask")
         if operation.file in ("pending", "failed"):
             _take(work, "withdraw", {"owner": event.owner})
-
-
-def _active_calls(operation: OperationState, state: str) -> set[str]:
-    """Return the calls that may be under way in a state."""
-    call = operation.call_of(state)
-    active = {call} if call else set[str]()
-    return active | {RENEW} if operation.declared.states[state].renews else active
 
 
 def _leave(work: Work, source: str) -> None:
     """Give up what the state that was left had under way and the new one has not."""
     operation = work.operation
     old, new = operation.declared.states[source], operation.row
-    for call in sorted(_active_calls(operation, source) - _active_calls(operation, new.name)):
+    for call in sorted(operation.calls_of(source) - operation.calls_of(new.name)):
         abandon(work, call)
         work.effects += [StopTimer(f"budget.{call}"), StopTimer(f"retry.{call}")]
     work.effects.append(StopTimer("settle"))
@@ -234,7 +237,8 @@ def _begin_file_effect(work: Work) -> None:
         return
     withdraws = row.effect == "withdraw_manifest"
     work.effects.append(WithdrawManifest(str(operation.root)) if withdraws else WriteManifest())
-    work.effects.append(StartTimer("budget.file", timing.wait_s(operation)))
+    wait_s = timing.wait_s(operation)
+    work.effects += [StopTimer("budget.file"), StartTimer("budget.file", wait_s)]
 
 
 def _cause_facts(operation: OperationState, call: str) -> dict[str, Any]:
@@ -268,11 +272,10 @@ def _take_timer(work: Work, event: TimerFired) -> None:
 
 def _end_phase(work: Work, _call: str) -> None:
     """The other replies were waited for long enough: the phase ends without success."""
-    row, call = work.operation.row, work.operation.phase_call
-    if call is None or "cannot_succeed" not in row.when:
-        return
-    facts = _cause_facts(work.operation, call)
-    _take(work, row.when["cannot_succeed"], facts)
+    operation, call = work.operation, work.operation.phase_call
+    trigger = operation.row.when.get("cannot_succeed")
+    if call is not None and trigger is not None and timing.is_doomed(operation, work.now):
+        _take(work, trigger, _cause_facts(operation, call))
 
 
 def _end_file_wait(work: Work, _call: str) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from gymckpt.core.events import Moment
-from gymckpt.core.operation import NO_CALLS, CallState, OperationState
+from gymckpt.core.operation import CallState, OperationState
 from gymckpt.core.settings import RENEW
 
 __all__ = [
     "CONDITIONS",
+    "HOLDING",
     "RESOLUTION_S",
     "budget_s",
     "earliest_lease_s",
@@ -57,13 +58,11 @@ def may_retry(
     operation: OperationState, call: str, instance: str, found: CallState, now: Moment
 ) -> bool:
     """Whether a call that ended without an answer may be sent again by itself."""
-    if found.abandoned or (found.failure is not None and not found.failure.transient):
+    if not found.is_mendable(operation.settings.tries(call)):
         return False
     if remaining_s(operation, call, now) <= RESOLUTION_S:
         return False
-    if call == RENEW:
-        return operation.acknowledged_at_s.get(instance, 0.0) > now.at_s
-    return found.ask < operation.settings.retry(call).attempts
+    return call != RENEW or operation.acknowledged_at_s.get(instance, 0.0) > now.at_s
 
 
 def retryable(operation: OperationState, call: str, now: Moment) -> Iterator[str]:
@@ -74,18 +73,22 @@ def retryable(operation: OperationState, call: str, now: Moment) -> Iterator[str
 
 
 def waiting_for_retry(operation: OperationState, call: str, now: Moment) -> bool:
-    """Whether some instance will be asked again by itself."""
-    return next(retryable(operation, call, now), None) is not None
+    """Whether some instance will be asked again by itself, a renewal while its lease lasts."""
+    mendable = operation.calls_for(call).mendable
+    return mendable > 0 and remaining_s(operation, call, now) > RESOLUTION_S
 
 
-def is_doomed(operation: OperationState, call: str, now: Moment) -> bool:
-    """Whether `call` can no longer succeed on every instance, whatever else is answered."""
-    if operation.phase.count("refused", "gone"):
+def is_doomed(operation: OperationState, now: Moment) -> bool:
+    """Whether the state's call can no longer succeed everywhere, whatever else is answered."""
+    call, phase = operation.phase_call, operation.phase
+    if call is None or phase.count("refused", "gone"):
+        return call is not None
+    unconfirmed = phase.count("failed", "unanswered")
+    if not unconfirmed:
+        return False
+    if phase.mendable < unconfirmed or remaining_s(operation, call, now) <= RESOLUTION_S:
         return True
-    return any(
-        not may_retry(operation, call, instance, found, now)
-        for instance, found in operation.in_state(call, "failed", "unanswered")
-    )
+    return call == RENEW and lease_lost(operation, now)
 
 
 def earliest_lease_s(operation: OperationState) -> float | None:
@@ -95,16 +98,7 @@ def earliest_lease_s(operation: OperationState) -> float | None:
     By the operation's own clock; 0 for one that is known to be lost, None where none is in
     trouble. A renewal is in trouble from its first failure until it is answered.
     """
-    earliest: float | None = None
-    if not operation.calls.get(RENEW, NO_CALLS).troubled:
-        return None
-    for instance, found in operation.in_state(RENEW, "asked", "failed", "unanswered", "gone"):
-        if found.failure is None:
-            continue
-        known_lost = found.state == "gone" or not found.failure.transient
-        ends_s = 0.0 if known_lost else operation.acknowledged_at_s.get(instance, 0.0)
-        earliest = ends_s if earliest is None else min(earliest, ends_s)
-    return earliest
+    return min(operation.endangered, default=None)
 
 
 # --- joint conditions ---------------------------------------------------------------------------
@@ -117,10 +111,7 @@ def all_answered(operation: OperationState, _now: Moment) -> bool:
 
 def cannot_succeed(operation: OperationState, now: Moment) -> bool:
     """No reply is outstanding, and some instance has not answered and will not be asked again."""
-    call = operation.phase_call
-    if call is None or operation.phase.count("asked"):
-        return False
-    return is_doomed(operation, call, now)
+    return not operation.phase.count("asked") and is_doomed(operation, now)
 
 
 def all_settled(operation: OperationState, _now: Moment) -> bool:
@@ -150,4 +141,11 @@ CONDITIONS: Mapping[str, Callable[[OperationState, Moment], bool]] = {
     "exhausted": is_exhausted,
     "lease_lost": lease_lost,
 }
-"""The conditions that a chart may name in `when`."""
+"""The conditions that a chart may name in `when`, as they fire by themselves."""
+
+HOLDING: Mapping[str, Callable[[OperationState, Moment], bool]] = {
+    **CONDITIONS,
+    "cannot_succeed": is_doomed,
+}
+"""The same, as they must hold when their trigger comes: a phase that cannot succeed may be ended
+while replies are outstanding, since they are waited for only so long."""
