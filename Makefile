@@ -6,7 +6,8 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 EXTRAS := ray,gymnasium
 
-.PHONY: help install example test lint style formatting types wheel-check docs bench clean
+.PHONY: help install example test lint style formatting types mypy pyright \
+	wheel-check docs bench clean
 
 help:
 	@echo "make example      run the main job: rollouts that survive a kill"
@@ -45,8 +46,12 @@ style: $(INSTALLED)
 formatting: $(INSTALLED)
 	@$(PY) -m ruff format --check .
 
-types: $(INSTALLED)
+types: mypy pyright
+
+mypy: $(INSTALLED)
 	@$(PY) -m mypy
+
+pyright: $(INSTALLED)
 	@$(PY) -m pyright
 
 wheel-check: $(INSTALLED)
