@@ -30,12 +30,12 @@ from gymckpt.errors import (
     is_actor_dead,
     text_of,
 )
-from gymckpt.journal import Journal, open_journal
+from gymckpt.journal import Journal
 from gymckpt.recovery import Recovered, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder
+from gymckpt.runtime.worker import Recorder, open_recorder
 from gymckpt.topology import to_facts
 
 __all__ = ["Operations", "illegal"]
@@ -87,6 +87,8 @@ class Operations:
         self._recorder: Recorder | None = None
         self._opening: str | None = None
         self._sweeps: set[Running] = set()
+        self._sweeping: set[asyncio.Future[None]] = set()
+        """One for every sweep that has begun, also before its opening is durable."""
         self._unsettled: set[Running] = set()
         self._owed: dict[str, set[EnvironmentEpisode]] = {}
         self._paying: asyncio.Task[None] | None = None
@@ -133,8 +135,8 @@ class Operations:
         try:
             for unsettled in list(self._unsettled):
                 unsettled.scheduler.sweep()
-            for sweep in list(self._sweeps):
-                await sweep.scheduler.until_released()
+            while self._sweeping:
+                await asyncio.wait(self._sweeping.copy())
             await self._pay_owed()
             running = await self._opened(chart, wire_id, calls, tuple(self._handles), facts)
             self.open = running
@@ -186,7 +188,7 @@ class Operations:
         held = [self.open] if self.open else []
         mine = (*held, *self._sweeps, *self._unsettled)
         return await recover_all(
-            self._required_recorder(),
+            await self._required_recorder(),
             self._handles,
             run=self.run,
             force=force,
@@ -202,10 +204,19 @@ class Operations:
         Raises:
             JournalError: The journal cannot be read, or there is no such operation.
         """
-        recorder = self._required_recorder()
+        recorder = await self._required_recorder()
         return await recorder.run(lambda: recorder.journal.read(self.run, operation_id))
 
     async def _run_sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sweeping.add(ended)
+        try:
+            await self._swept(call, wire_id, listed)
+        finally:
+            self._sweeping.discard(ended)
+            ended.set_result(None)
+
+    async def _swept(self, call: str, wire_id: str, listed: Listed | None) -> None:
         operation_id = await self._sweep_id(call, wire_id)
         facts: dict[str, Any] = {"call": call, "wire_id": wire_id}
         if listed is not None and call == "retire":
@@ -229,7 +240,7 @@ class Operations:
         It is the wire's own where that is new. A resume may be sent again under any id, and a
         retire may follow the restore whose attempts it stops; those get an id of their own.
         """
-        recorder = self._required_recorder()
+        recorder = await self._required_recorder()
         known = await recorder.run(lambda: recorder.journal.operation(self.run, wire_id))
         if known is None:
             return wire_id
@@ -248,7 +259,13 @@ class Operations:
         instances: tuple[str, ...],
         facts: Mapping[str, Any],
     ) -> Running:
-        """Make an operation and its opening durable."""
+        """
+        Make an operation and its opening durable.
+
+        A caller that is cancelled meanwhile leaves nothing open behind, which only a recovery
+        would find.
+        """
+        recorder = await self._required_recorder()
         settings = self._settings()
         opening = open_operation(
             moment=Moment(self._clock.wall_ts(), 0.0),
@@ -261,7 +278,7 @@ class Operations:
         )
         scheduler = Scheduler(
             opening.operation,
-            recorder=self._required_recorder(),
+            recorder=recorder,
             handles=self._handles,
             wire=calls,
             clock=self._clock,
@@ -272,15 +289,24 @@ class Operations:
         tries_s = resume.attempts * (call_s + resume.pause_s)
         running = Running(scheduler, calls, 2 * call_s + tries_s + 3 * self._journal_timeout_s)
         scheduler.on_released = lambda: self._let_go(running)
-        await scheduler.open(opening.entries)
+        recording = asyncio.ensure_future(scheduler.open(opening.entries))
+        try:
+            await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            recording.add_done_callback(lambda done: _give_up_opened(scheduler, done))
+            await asyncio.wait({recording})  # a second cancellation leaves at once
+            if not recording.cancelled() and recording.exception() is None:
+                await scheduler.until_released()
+            raise
         return running
 
-    def _required_recorder(self) -> Recorder:
+    async def _required_recorder(self) -> Recorder:
         """Open the journal with the first operation."""
         if self._recorder is None:
-            self._recorder = Recorder(
-                open_journal(self._journal), owner=self._owner, timeout_s=self._journal_timeout_s
+            opened = await open_recorder(
+                self._journal, owner=self._owner, timeout_s=self._journal_timeout_s
             )
+            self._recorder = self._recorder or opened
         return self._recorder
 
     def _require_none_open(self, wanted: str) -> None:
@@ -294,7 +320,7 @@ class Operations:
         if self.open is running:
             self.open = None
             self._note_owed(running)
-        if running.operation.settled or running.scheduler.stopped:
+        if running.scheduler.ended:
             self._unsettled.discard(running)
         else:
             self._unsettled.add(running)
@@ -343,6 +369,12 @@ class Operations:
             logger.warning("restored attempts are still to be retired: %s", text_of(error))
         else:
             self._owed.clear()
+
+
+def _give_up_opened(scheduler: Scheduler, recording: asyncio.Future[None]) -> None:
+    """End an operation whose caller was cancelled while its opening was being recorded."""
+    if not recording.cancelled() and recording.exception() is None:
+        scheduler.post("cancel", {"reason": "its caller was cancelled before it began"})
 
 
 def illegal(running: Running, verb: str) -> IllegalTransition:

@@ -13,15 +13,17 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
-from gymckpt.errors import JournalOutcomeUnknown
+from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable, text_of
+from gymckpt.journal import open_journal
 from gymckpt.journal.base import Journal
 from gymckpt.journal.rules import Opening
 
-__all__ = ["BlockingJobs", "Recorder", "Worker", "run_detached"]
+__all__ = ["BlockingJobs", "Recorder", "Worker", "open_recorder", "run_detached"]
 
 T = TypeVar("T")
 
@@ -232,6 +234,45 @@ class Recorder:
             self._worker.stop()
         else:
             self.journal.close()
+
+
+async def open_recorder(
+    place: Journal | str | Path | None, *, owner: str, timeout_s: float
+) -> Recorder:
+    """
+    Open a journal off the event loop, and wrap it.
+
+    Args:
+        place: A journal or its URL; None is the default one.
+        owner: The token of this controller.
+        timeout_s: How long opening it, and later one call of it, may take.
+
+    Raises:
+        ValueError: No journal can be at this URL.
+        JournalError: It cannot be opened.
+    """
+    if isinstance(place, Journal) or place == "memory://":
+        return Recorder(open_journal(place), owner=owner, timeout_s=timeout_s)
+    loop = asyncio.get_running_loop()
+    opened: asyncio.Future[Journal] = loop.create_future()
+
+    def take(journal: Journal | None, error: BaseException | None) -> None:
+        if opened.done():
+            return
+        if error is not None:
+            opened.set_exception(error)
+        elif journal is not None:
+            opened.set_result(journal)
+
+    run_detached(lambda: open_journal(place), "gymckpt-journal-opening", take)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return Recorder(await opened, owner=owner, timeout_s=timeout_s)
+    except TimeoutError:
+        raise JournalUnavailable(
+            f"the journal {text_of(place)} could not be opened within {timeout_s:g} s; its file "
+            "system may hang"
+        ) from None
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
