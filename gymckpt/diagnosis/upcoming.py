@@ -1,0 +1,227 @@
+"""
+What an operation will do by itself, and when: the timers that a history has left running.
+
+The core starts timers as effects, which no journal keeps; but each follows from the states that
+were lived and when. This module is the one place that works them out, for explanations and for
+the simulations that begin in the middle of a history. A test holds it against the core: whatever
+is said to come first is what the core then does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import attrs
+
+from gymckpt.core import timing
+from gymckpt.core.entry import Entry
+from gymckpt.core.events import Moment
+from gymckpt.core.operation import NO_CALLS, OperationState
+from gymckpt.core.settings import RENEW, RESUME
+
+__all__ = ["Upcoming", "upcoming"]
+
+Kind = Literal[
+    "expire", "retry", "end_phase", "renew", "lose_lease", "end_file_wait", "sweep", "lapse"
+]
+
+_TROUBLE = frozenset({"fail", "refuse", "die", "expire"})
+
+
+@attrs.frozen(kw_only=True)
+class Upcoming:
+    """Something that the controller does by itself, unless something else happens before."""
+
+    kind: Kind
+    """`expire`: asks run out of their budget. `retry`: a call is sent again. `end_phase`: the
+    others are no longer waited for. `renew`: a renewal round begins. `lose_lease`: a lease counts
+    as lost. `end_file_wait`: the file system is no longer waited for. `sweep`: what is unconfirmed
+    is tried again. `lapse`: it is let rest, since the lease horizon has passed."""
+    at_s: float
+    """When, by the operation's own clock."""
+    timer: str
+    """The core's timer that brings it."""
+    call: str | None
+    instances: tuple[str, ...]
+    """The instances that it concerns; none where it concerns the operation as such."""
+
+
+def upcoming(entries: Sequence[Entry], states: Sequence[OperationState]) -> tuple[Upcoming, ...]:
+    """
+    Return what comes by itself after a history, the earliest first.
+
+    Args:
+        entries: The history.
+        states: The operation after each of its entries.
+    """
+    if not states or states[-1].settled:
+        return ()
+    marks = _Marks()
+    for entry, state in zip(entries, states, strict=True):
+        marks.take(entry, state)
+    operation = states[-1]
+    found = [
+        *_of_calls(operation, marks),
+        *_of_phase(operation, marks),
+        *_of_leases(operation, marks),
+    ]
+    return tuple(sorted(found, key=lambda one: (one.at_s, one.timer)))
+
+
+class _Marks:
+    """The moments from which timers run, gathered entry by entry."""
+
+    def __init__(self) -> None:
+        self.renewals_s = 0.0
+        """When the latest renewal round began, or when renewing did."""
+        self.doomed_s: float | None = None
+        """Since when the present state's call cannot succeed any more."""
+        self.exhausted_s: float | None = None
+        """Since when every attempt of the present state is made."""
+        self.file_s = 0.0
+        """When the present file effect began."""
+        self.retry_s: dict[str, float] = {}
+        """Call to when it is sent again where it failed."""
+        self._state = ""
+        self._renews = False
+
+    def take(self, entry: Entry, state: OperationState) -> None:
+        """Follow one entry."""
+        if state.state != self._state:
+            self._enter(entry, state)
+        if entry.instance is None:
+            if entry.trigger == "withdraw":
+                self.file_s = entry.at_s
+        else:
+            self._take_call(entry, entry.instance, str(entry.call), state)
+        exhausted = state.row.reopens and timing.is_exhausted(state, _moment(entry))
+        if not exhausted:
+            self.exhausted_s = None
+        elif self.exhausted_s is None:
+            self.exhausted_s = entry.at_s
+
+    def _enter(self, entry: Entry, state: OperationState) -> None:
+        row = state.row
+        if row.renews and not self._renews:
+            self.renewals_s = entry.at_s
+        if not row.renews:
+            self.retry_s.pop(RENEW, None)
+        self.retry_s = {call: at_s for call, at_s in self.retry_s.items() if call == RENEW}
+        self._state, self._renews = state.state, row.renews
+        self.doomed_s = self.exhausted_s = None
+        self.file_s = entry.at_s
+
+    def _take_call(self, entry: Entry, instance: str, call: str, state: OperationState) -> None:
+        if entry.trigger in ("ask", "retry"):
+            if call == RENEW and entry.trigger == "ask":
+                self.renewals_s = entry.at_s
+            if self.retry_s.get(call, entry.at_s + 1) <= entry.at_s + timing.RESOLUTION_S:
+                del self.retry_s[call]
+            return
+        renewing = call == RENEW and state.row.renews
+        if entry.trigger not in _TROUBLE or not (renewing or call == state.phase_call):
+            return
+        found, now = state.call_state(call, instance), _moment(entry)
+        if found.abandoned:
+            return
+        again = found.state in ("failed", "unanswered") and timing.may_retry(
+            state, call, instance, found, now
+        )
+        if renewing or again:
+            pause_s = state.settings.retry(call).pause_s
+            left_s = pause_s if renewing else timing.remaining_s(state, call, now)
+            self.retry_s.setdefault(call, entry.at_s + min(pause_s, left_s))
+        if not (renewing or again) and "cannot_succeed" in state.row.when:
+            self.doomed_s = entry.at_s if self.doomed_s is None else self.doomed_s
+
+
+def _moment(entry: Entry) -> Moment:
+    return Moment(entry.ts, entry.at_s)
+
+
+def _of_calls(operation: OperationState, marks: _Marks) -> Iterator[Upcoming]:
+    """Yield when outstanding asks run out, and when failed ones are sent again."""
+    grace_s = operation.settings.reply_grace_s
+    active = (operation.phase_call, RENEW if operation.row.renews else None)
+    for call in dict.fromkeys(call for call in active if call is not None):
+        asked = list(operation.in_state(call, "asked"))
+        if asked:
+            ends_s = min(found.deadline_at_s for _, found in asked) + grace_s
+            due = tuple(
+                instance
+                for instance, found in asked
+                if found.deadline_at_s + grace_s <= ends_s + timing.RESOLUTION_S
+            )
+            yield Upcoming(
+                kind="expire", at_s=ends_s, timer=f"budget.{call}", call=call, instances=due
+            )
+        if call in marks.retry_s:
+            at_s = max(marks.retry_s[call], operation.at_s)
+            due = tuple(timing.retryable(operation, call, Moment(0.0, at_s)))
+            if due:
+                yield Upcoming(
+                    kind="retry", at_s=at_s, timer=f"retry.{call}", call=call, instances=due
+                )
+
+
+def _of_phase(operation: OperationState, marks: _Marks) -> Iterator[Upcoming]:
+    """Yield when the present state stops waiting, for replies or for the file system."""
+    call = operation.phase_call
+    if marks.doomed_s is not None and operation.phase.count("asked"):
+        yield Upcoming(
+            kind="end_phase",
+            at_s=marks.doomed_s + operation.settings.settle_s,
+            timer="settle",
+            call=call,
+            instances=(),
+        )
+    if operation.file == "pending":
+        yield Upcoming(
+            kind="end_file_wait",
+            at_s=marks.file_s + timing.wait_s(operation),
+            timer="budget.file",
+            call=None,
+            instances=(),
+        )
+    if marks.exhausted_s is not None:
+        at_s = marks.exhausted_s + operation.settings.sweep_interval_s
+        left = tuple(name for name, _ in operation.in_state(RESUME, "failed", "unanswered"))
+        lapses = operation.lease_horizon_at_s <= at_s and left
+        yield Upcoming(
+            kind="lapse" if lapses else "sweep",
+            at_s=at_s,
+            timer="sweep",
+            call=RESUME,
+            instances=left,
+        )
+
+
+def _of_leases(operation: OperationState, marks: _Marks) -> Iterator[Upcoming]:
+    """Yield the next renewal round, or when the first lease in trouble counts as lost."""
+    if not operation.row.renews:
+        return
+    earliest_s = timing.earliest_lease_s(operation)
+    if earliest_s is not None:
+        lost = tuple(
+            name
+            for name, found in operation.in_state(RENEW, "asked", "failed", "unanswered", "gone")
+            if found.failure is not None
+        )
+        yield Upcoming(
+            kind="lose_lease",
+            at_s=max(earliest_s, operation.at_s),
+            timer="lease",
+            call=RENEW,
+            instances=lost,
+        )
+    if not operation.calls.get(RENEW, NO_CALLS).count("asked", "failed", "unanswered"):
+        interval_s = operation.settings.renew_interval_s
+        rounds = max(1, int((operation.at_s - marks.renewals_s) / interval_s + 1 - 1e-9))
+        yield Upcoming(
+            kind="renew",
+            at_s=marks.renewals_s + rounds * interval_s,
+            timer="renew",
+            call=RENEW,
+            instances=operation.instances,
+        )
