@@ -1,6 +1,8 @@
 """What the documents at the top of the repository say is so, and keeps its form."""
 
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,6 +109,21 @@ def test_layers_are_those_that_are_enforced() -> None:
         if unit in level and other in level and level[other] > level[unit]
     ]
     assert wrong == []
+
+
+def test_installed_package_reads_the_charts_of_the_tree(tmp_path: Path) -> None:
+    """Away from the tree, the editable install finds the charts in their place, and all of them."""
+    script = "from gymckpt.chart import chart_names, load; print(load._shipped(), *chart_names())"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    charts = ROOT / "statecharts"
+    names = sorted(path.stem for path in charts.glob("*.toml"))
+    assert (done.returncode, done.stdout.split()) == (0, [str(charts), *names]), done.stderr
 
 
 def test_changelog_keeps_its_form() -> None:
