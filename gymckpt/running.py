@@ -132,6 +132,8 @@ class Running:
         """
         cancelled = await self._cleaned_up(may_leave=False)
         self._raise_interrupt(error)
+        if error is None and self.scheduler.stopped:
+            error = self.scheduler.fault  # fenced: whoever drives it now also reopens
         if error is None:
             if cancelled is not None:
                 raise cancelled
