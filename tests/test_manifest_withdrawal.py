@@ -37,6 +37,24 @@ def test_a_withdrawn_manifest_is_gone_for_good(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
+def test_the_disk_knows_of_a_withdrawal_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is flushed after the name is gone, so that no crash brings it back."""
+    publication = ManifestPublication(tmp_path, a_manifest())
+    publication.publish()
+    flushed: list[list[str]] = []
+
+    def fsync(_descriptor: int) -> None:
+        flushed.append(names_in(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    publication.withdraw()
+
+    assert flushed == [[]]
+
+
 def test_withdrawing_before_publishing_keeps_the_manifest_from_appearing(tmp_path: Path) -> None:
     """B40: a publication that was withdrawn first makes neither a file nor a directory."""
     root = tmp_path / "absent"
