@@ -1,6 +1,6 @@
 """The durable, ordered record of what every operation did; `open_journal` is the way in."""
 
-from gymckpt.journal.base import Journal, Opening, OperationRow
+from gymckpt.journal.base import Journal, Opening, OperationRow, Selection
 from gymckpt.journal.locate import default_run, open_journal
 from gymckpt.journal.memory import MemoryJournal, MemoryStore
 
@@ -10,6 +10,7 @@ __all__ = [
     "MemoryStore",
     "Opening",
     "OperationRow",
+    "Selection",
     "default_run",
     "open_journal",
 ]

@@ -13,24 +13,27 @@ never change.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import require_operation_id
-from gymckpt.journal.entry import Row, decode_row, require_name
+from gymckpt.journal.entry import TAGS, Row, decode_outline, decode_row, require_name
 from gymckpt.journal.rules import (
     Batch,
     Opening,
     OperationRow,
+    Selection,
     check_read,
     encoded,
     operation_from,
     unknown_operation,
 )
 
-__all__ = ["Batch", "Journal", "Opening", "OperationRow"]
+__all__ = ["Batch", "Journal", "Opening", "OperationRow", "Selection"]
+
+_INSTANCE_COLUMN = TAGS.index("inst")
 
 
 class Journal(abc.ABC):
@@ -196,7 +199,46 @@ class Journal(abc.ABC):
         """
         return self._operation(run, operation_id) if _may_exist(run, operation_id) else None
 
-    @abc.abstractmethod
+    def outline(self, run: str, operation_id: str) -> tuple[Entry, ...]:
+        """
+        Return the entries of an operation for a list of many: quickly, and without their facts.
+
+        Only the opening keeps its facts, and nothing is checked; see `read` for the truth.
+
+        Raises:
+            JournalCorrupt: An entry is damaged beyond recognition.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+            JournalError: There is no such operation.
+        """
+        rows = self._rows(run, operation_id)
+        return tuple(decode_outline(row) for row in rows)
+
+    def read_of(self, run: str, operation_id: str, instances: Collection[str]) -> tuple[Entry, ...]:
+        """
+        Return the entries about some instances, in order, and nothing of the others.
+
+        Args:
+            run: The run.
+            operation_id: The operation.
+            instances: The ids of the instances.
+
+        Raises:
+            JournalCorrupt: An entry is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+            JournalError: There is no such operation, or a newer release wrote an entry.
+        """
+        wanted = frozenset(instances)
+        rows = self._rows(run, operation_id)
+        return tuple(decode_row(row) for row in rows if row[_INSTANCE_COLUMN] in wanted)
+
+    def _rows(self, run: str, operation_id: str) -> Sequence[Row]:
+        if not _may_exist(run, operation_id):
+            raise unknown_operation(run, operation_id)
+        held, rows = self._read(run, operation_id, 0)
+        if held is None:
+            raise unknown_operation(run, operation_id)
+        return rows
+
     def operations(
         self, run: str | None = None, *, unfinished: bool = False
     ) -> tuple[OperationRow, ...]:
@@ -211,6 +253,35 @@ class Journal(abc.ABC):
             JournalCorrupt: A row is damaged.
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
+        return self.select(Selection(run=run, unfinished=unfinished))
+
+    def select(self, selection: Selection) -> tuple[OperationRow, ...]:
+        """
+        Return the rows of the operations that are meant, by the time at which they were opened.
+
+        Args:
+            selection: Which they are.
+
+        Raises:
+            JournalCorrupt: A row is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+        rows = self._select(selection)
+        return tuple(sorted(rows, key=lambda row: (row.opened_ts, row.run, row.operation_id)))
+
+    def remove(self, run: str, operation_id: str) -> None:
+        """
+        Remove a settled operation with all its entries, in one transaction.
+
+        Its id stays used. An operation that is gone already is no error.
+
+        Raises:
+            JournalError: It is unfinished.
+            JournalUnavailable: As for `append`.
+            JournalCorrupt: The store is damaged.
+        """
+        if _may_exist(run, operation_id):
+            self._remove(run, operation_id)
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -226,6 +297,14 @@ class Journal(abc.ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @abc.abstractmethod
+    def _select(self, selection: Selection) -> Sequence[OperationRow]:
+        """Return the operations that are meant, in any order."""
+
+    @abc.abstractmethod
+    def _remove(self, run: str, operation_id: str) -> None:
+        """Remove the operation if it has settled, or raise `unfinished`; remember its id."""
 
     @abc.abstractmethod
     def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "Upcaster",
     "decode_object",
+    "decode_outline",
     "decode_row",
     "encode_object",
     "encode_row",
@@ -152,6 +153,8 @@ TAGS = _unique([_VERSION_TAG, *(field.tag for field in _FIELDS), _FACTS_TAG])
 """The stored names in the order of a row; also the columns of the table of entries."""
 
 _KNOWN = frozenset(TAGS)
+_ATTRIBUTES = tuple(field.attribute for field in _FIELDS)
+_SEQ_COLUMN = TAGS.index("seq")
 
 
 # --- facts --------------------------------------------------------------------------------------
@@ -279,6 +282,21 @@ def _named(entry: Entry) -> str:
 
 
 # --- reading ------------------------------------------------------------------------------------
+
+
+def decode_outline(row: Row) -> Entry:
+    """
+    Return a row's entry quickly: unchecked, and without facts unless it opens the operation.
+
+    Args:
+        row: The values in the order of `TAGS`.
+
+    Raises:
+        JournalCorrupt: It is damaged beyond recognition.
+    """
+    if len(row) != len(TAGS) or row[0] != SCHEMA_VERSION or row[_SEQ_COLUMN] == 1:
+        return decode_row(row)
+    return Entry(**dict(zip(_ATTRIBUTES, row[1:-1], strict=True)))
 
 
 def decode_row(row: Row, *, upcasters: Mapping[int, Upcaster] = UPCASTERS) -> Entry:

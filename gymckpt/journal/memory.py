@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import attrs
 
 from gymckpt.errors import JournalUnavailable
-from gymckpt.journal.base import Batch, Journal, OperationRow
+from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
 from gymckpt.journal.entry import Row
-from gymckpt.journal.rules import id_used, remaining, unknown_operation
+from gymckpt.journal.rules import id_used, remaining, unfinished, unknown_operation
 
 __all__ = ["MemoryJournal", "MemoryStore"]
 
@@ -30,6 +30,7 @@ class MemoryStore:
         self.lock = threading.Lock()
         self.operations: dict[_Key, OperationRow] = {}
         self.rows: dict[_Key, list[Row]] = {}
+        self.removed: set[_Key] = set()
 
 
 class MemoryJournal(Journal):
@@ -53,31 +54,36 @@ class MemoryJournal(Journal):
         """What another journal can be opened on, also after this one was closed."""
         return self._store
 
-    def operations(
-        self, run: str | None = None, *, unfinished: bool = False
-    ) -> tuple[OperationRow, ...]:
-        """Return the rows of many operations, by the time at which they were opened."""
-        self._require_open()
-        with self._store.lock:
-            held = tuple(self._store.operations.values())
-        chosen = (
-            row
-            for row in held
-            if (run is None or row.run == run) and not (unfinished and row.settled)
-        )
-        return tuple(sorted(chosen, key=lambda row: (row.opened_ts, row.run, row.operation_id)))
-
     def close(self) -> None:
         """Refuse every later call; the store keeps its entries."""
         self._closed = True
+
+    def _select(self, selection: Selection) -> Sequence[OperationRow]:
+        self._require_open()
+        with self._store.lock:
+            held = tuple(self._store.operations.values())
+        meant = sorted((row for row in held if selection.has(row)), key=lambda row: -row.opened_ts)
+        return meant[: selection.latest]
+
+    def _remove(self, run: str, operation_id: str) -> None:
+        self._require_open()
+        key = (run, operation_id)
+        with self._store.lock:
+            held = self._store.operations.get(key)
+            if held is None:
+                return
+            if not held.settled:
+                raise unfinished(held)
+            del self._store.operations[key], self._store.rows[key]
+            self._store.removed.add(key)
 
     def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
         self._require_open()
         key = (operation.run, operation.operation_id)
         with self._store.lock:
             held = self._store.operations.get(key)
-            if held is not None:
-                raise id_used(held)
+            if held is not None or key in self._store.removed:
+                raise id_used(held, *key)
             self._store.rows[key] = list(rows)
             self._store.operations[key] = operation
 

@@ -21,6 +21,7 @@ __all__ = [
     "Batch",
     "Opening",
     "OperationRow",
+    "Selection",
     "break_after",
     "check_read",
     "checked_field",
@@ -28,6 +29,7 @@ __all__ = [
     "id_used",
     "operation_from",
     "remaining",
+    "unfinished",
     "unknown_operation",
 ]
 
@@ -96,6 +98,36 @@ class OperationRow:
     """The wall time of the first entry."""
     updated_ts: float = checked_field(require_seconds)
     """The wall time of the last entry."""
+
+
+@attrs.frozen(kw_only=True)
+class Selection:
+    """Which operations are meant; a field that is None or empty leaves nothing out."""
+
+    run: str | None = None
+    operation_id: str | None = None
+    chart: str | None = None
+    states: tuple[str, ...] = ()
+    """Only those in one of these states."""
+    unfinished: bool = False
+    """Only those that have not settled."""
+    opened_before_ts: float | None = None
+    updated_since_ts: float | None = None
+    latest: int | None = None
+    """Only so many: of all that are left, those that were opened last."""
+
+    def has(self, row: OperationRow) -> bool:
+        """Whether an operation is meant, but for `latest`."""
+        before_ts, since_ts = self.opened_before_ts, self.updated_since_ts
+        return (
+            self.run in (None, row.run)
+            and self.operation_id in (None, row.operation_id)
+            and self.chart in (None, row.chart)
+            and (not self.states or row.state in self.states)
+            and not (self.unfinished and row.settled)
+            and (before_ts is None or row.opened_ts < before_ts)
+            and (since_ts is None or row.updated_ts >= since_ts)
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -306,8 +338,21 @@ def unknown_operation(run: str, operation_id: str) -> JournalError:
     )
 
 
-def id_used(held: OperationRow) -> OperationIdUsed:
-    """Return the error about an id that was used before."""
+def unfinished(held: OperationRow) -> JournalError:
+    """Return the error about an operation that must not be removed."""
+    return JournalError(
+        f"operation {held.operation_id!r} of run {held.run!r} is unfinished (state "
+        f"{held.state!r}), and what is unfinished is never removed: settle it first"
+    )
+
+
+def id_used(held: OperationRow | None, run: str, operation_id: str) -> OperationIdUsed:
+    """Return the error about an id that was used before; `held` is None where it was removed."""
+    if held is None:
+        return OperationIdUsed(
+            f"operation id {operation_id!r} was used before in run {run!r} and removed since; "
+            "take a new id, none is ever used twice"
+        )
     return OperationIdUsed(
         f"operation id {held.operation_id!r} was used before in run {held.run!r} (chart "
         f"{held.chart}, state {held.state!r}, epoch {held.epoch}); take a new id, none is ever "

@@ -1,10 +1,10 @@
 """
 The tables of a journal in a database, and the numbered steps that lead to them.
 
-Three tables: `operations` has one row per operation, `entries` one per entry under the tags of
-`gymckpt.journal.entry`, `meta` one row with the schema version, which is the number of migrations
-that have run. A step that a release has shipped is never changed: whatever differs is a new step.
-This module knows no particular database.
+Four tables: `operations` has one row per operation, `entries` one per entry under the tags of
+`gymckpt.journal.entry`, `removed` the ids of operations that were removed, `meta` one row with the
+schema version, which is the number of migrations that have run. A step that a release has shipped
+is never changed: whatever differs is a new step. This module knows no particular database.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeEngine
 
 from gymckpt.journal.entry import TAGS
 
-__all__ = ["MIGRATIONS", "Migration", "entries", "meta", "migrate", "operations"]
+__all__ = ["MIGRATIONS", "Migration", "entries", "meta", "migrate", "operations", "removed"]
 
 Migration = Callable[[Connection], None]
 """One step from a schema version to the next, inside a transaction that its caller commits."""
@@ -54,6 +54,14 @@ operations = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("opened_ts", Double, nullable=False),
     Column("updated_ts", Double, nullable=False),
+    PrimaryKeyConstraint("run", "op"),
+)
+
+removed = Table(
+    "removed",
+    _TABLES,
+    Column("run", Text, nullable=False),
+    Column("op", Text, nullable=False),
     PrimaryKeyConstraint("run", "op"),
 )
 

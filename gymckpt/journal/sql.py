@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
 from gymckpt.errors import JournalCorrupt, text_of
-from gymckpt.journal.base import Batch, Journal, OperationRow
+from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
 from gymckpt.journal.entry import Row
-from gymckpt.journal.rules import id_used, remaining, unknown_operation
-from gymckpt.journal.schema import entries, operations
+from gymckpt.journal.rules import id_used, remaining, unfinished, unknown_operation
+from gymckpt.journal.schema import entries, operations, removed
 
 __all__ = ["SqlJournal", "SqlStore"]
 
@@ -95,29 +95,33 @@ class SqlJournal(Journal):
         self.url = store.url
         self._store = store
 
-    def operations(
-        self, run: str | None = None, *, unfinished: bool = False
-    ) -> tuple[OperationRow, ...]:
-        """Return the rows of many operations, by the time at which they were opened."""
-        chosen = select(operations)
-        if run is not None:
-            chosen = chosen.where(operations.c.run == run)
-        if unfinished:
-            chosen = chosen.where(operations.c.settled.is_(False))
-        with self._store.reading() as connection:
-            found = connection.execute(chosen).mappings().all()
-        rows = (_operation(row) for row in found)
-        return tuple(sorted(rows, key=lambda row: (row.opened_ts, row.run, row.operation_id)))
-
     def close(self) -> None:
         """Let go of the database."""
         self._store.close()
 
+    def _select(self, selection: Selection) -> Sequence[OperationRow]:
+        with self._store.reading() as connection:
+            found = connection.execute(_selecting(selection)).mappings().all()
+        return [_operation(row) for row in found]
+
+    def _remove(self, run: str, operation_id: str) -> None:
+        with self._store.writing() as connection:
+            held = _find(connection, _HELD, run, operation_id)
+            if held is None:
+                return
+            if not held.settled:
+                raise unfinished(held)
+            for table in (entries, operations):
+                connection.execute(
+                    delete(table).where(table.c.run == run, table.c.op == operation_id)
+                )
+            connection.execute(insert(removed), {"run": run, "op": operation_id})
+
     def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
         with self._store.writing() as connection:
             held = _find(connection, _HELD, operation.run, operation.operation_id)
-            if held is not None:
-                raise id_used(held)
+            if held is not None or _is_removed(connection, operation):
+                raise id_used(held, operation.run, operation.operation_id)
             connection.execute(insert(operations), _columns(operation))
             self._store.insert_rows(connection, rows)
 
@@ -163,6 +167,35 @@ class SqlJournal(Journal):
             held = _find(connection, _OPERATION, run, operation_id)
             found = connection.execute(_ENTRIES, keys | {"after_seq": after_seq}).all()
         return held, [tuple(row) for row in found]
+
+
+def _selecting(selection: Selection) -> Select[*tuple[Any, ...]]:
+    """Return the statement for what `Selection.has` says of a row."""
+    columns, chosen = operations.c, select(operations)
+    for column, value in (
+        (columns.run, selection.run),
+        (columns.op, selection.operation_id),
+        (columns.chart, selection.chart),
+    ):
+        if value is not None:
+            chosen = chosen.where(column == value)
+    if selection.states:
+        chosen = chosen.where(columns.state.in_(selection.states))
+    if selection.unfinished:
+        chosen = chosen.where(columns.settled.is_(False))
+    if selection.opened_before_ts is not None:
+        chosen = chosen.where(columns.opened_ts < selection.opened_before_ts)
+    if selection.updated_since_ts is not None:
+        chosen = chosen.where(columns.updated_ts >= selection.updated_since_ts)
+    if selection.latest is not None:
+        chosen = chosen.order_by(columns.opened_ts.desc()).limit(selection.latest)
+    return chosen
+
+
+def _is_removed(connection: Connection, operation: OperationRow) -> bool:
+    """Whether the journal held an operation of this id that was removed since."""
+    of_it = (removed.c.run == operation.run, removed.c.op == operation.operation_id)
+    return connection.execute(select(removed).where(*of_it)).first() is not None
 
 
 def _find(

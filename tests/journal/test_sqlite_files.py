@@ -124,6 +124,9 @@ def test_the_tables_of_version_1_are_these(closed: Path) -> None:
     connection.close()
     assert found == {
         "meta": "CREATE TABLE meta ( schema_version INTEGER NOT NULL )",
+        "removed": (
+            "CREATE TABLE removed ( run TEXT NOT NULL, op TEXT NOT NULL, PRIMARY KEY (run, op) )"
+        ),
         "operations": (
             "CREATE TABLE operations ( run TEXT NOT NULL, op TEXT NOT NULL, chart TEXT NOT NULL, "
             "chart_version BIGINT NOT NULL, state TEXT NOT NULL, settled BOOLEAN NOT NULL, "
