@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.participant.support import CountingDeployment, ManualTime
-
-Make = Callable[..., CountingDeployment]
+from gymckpt.participant.store import RecordsStore
+from tests.participant.stores import RECORDS, never, store_at
+from tests.participant.support import (
+    E0,
+    E1,
+    CountingDeployment,
+    Make,
+    ManualTime,
+    Saved,
+    commit,
+    prepared,
+)
 
 
 @pytest.fixture
@@ -47,3 +57,21 @@ async def make(time: ManualTime) -> AsyncIterator[Make]:
 async def deployment(make: Make) -> CountingDeployment:
     """One deployment of counting bodies."""
     return make()
+
+
+@pytest.fixture
+async def saved(make: Make, time: ManualTime, tmp_path: Path) -> Saved:
+    """Save two episodes of a deployment that is gone afterwards."""
+    deployment = make()
+    await prepared(deployment, time, "r0", "r1")
+    await commit(deployment, time, tmp_path, E0, E1)
+    await deployment.close()
+    return Saved(tmp_path)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> RecordsStore:
+    """A store that holds RECORDS for checkpoint `c1`."""
+    store = store_at(tmp_path)
+    store.write("c1", RECORDS, stop=never)
+    return store

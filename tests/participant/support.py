@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
 from gymckpt.episodes import EnvironmentEpisode, instance_directory
 from gymckpt.participant.control import ControlPlane
@@ -235,6 +237,10 @@ class CountingDeployment(Deployment):
         return [server.control.state.phase for server in self._servers.all]
 
 
+Make = Callable[..., CountingDeployment]
+"""Makes deployments that are closed when the test ends."""
+
+
 def manifests(root: Path, instance_id: str = INSTANCE) -> list[Path]:
     """The participant manifests that stand below a checkpoint's root."""
     return sorted(instance_directory(root, instance_id).glob("gym/*/*/manifest.json"))
@@ -249,3 +255,88 @@ def start(coroutine: Any) -> asyncio.Task[Any]:
 
 E0 = EnvironmentEpisode("r0", 0)
 E1 = EnvironmentEpisode("r1", 0)
+N0, N1 = E0.next_attempt(), E1.next_attempt()
+SERVERS = ("agent", "environment", "model", "resources")
+
+
+async def inside_a_turn(deployment: CountingDeployment, rollout_id: str = "r0") -> asyncio.Task:
+    """Return a running episode that is inside its first turn."""
+    known = set(deployment.bodies)
+    task = start(deployment.run(rollout_id))
+    await until(lambda: any(b.entered for e, b in deployment.bodies.items() if e not in known))
+    return task
+
+
+def files_below(root: Path) -> list[str]:
+    return [path.name for path in root.rglob("*") if not path.is_dir()]
+
+
+class Door:
+    """Holds a thread until a test opens it."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.open.wait(10), "the test never opened the door"
+
+
+async def prepared(deployment: CountingDeployment, time: ManualTime, *rollouts: str) -> None:
+    """Let some rollouts play two turns each, and park at the end of the second."""
+    for rollout_id in rollouts or ("r0",):
+        start(deployment.run(rollout_id, turns_max=5))
+        await idle()
+        deployment.bodies[EnvironmentEpisode(rollout_id, 0)].allow(1)
+    await idle()
+    prepare = start(deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts() + 5))
+    await idle()
+    for body in deployment.bodies.values():
+        body.allow(1)
+    assert (await prepare).prepared
+
+
+def commit(
+    deployment: CountingDeployment, time: ManualTime, root: Path, *episodes: EnvironmentEpisode,
+    checkpoint_id: str = "c1", in_s: float = 5.0,
+) -> Any:  # fmt: skip
+    return deployment.checkpoint_commit(
+        checkpoint_id, str(root), episodes, deadline_ts=time.now_ts() + in_s
+    )
+
+
+@attrs.frozen
+class Saved:
+    """A checkpoint `c1` on the disk that holds r0 and r1 after two turns each."""
+
+    root: Path
+
+
+def restore(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved, *episodes: EnvironmentEpisode,
+    **changes: Any,
+) -> Any:  # fmt: skip
+    arguments: dict[str, Any] = {
+        "source_checkpoint_id": "c1",
+        "participants": SERVERS,
+        "deadline_ts": time.now_ts() + 5,
+        **changes,
+    }
+    restore_id, root = arguments.pop("restore_id", "x1"), arguments.pop("root", saved.root)
+    return deployment.checkpoint_restore(restore_id, str(root), episodes or (E0, E1), **arguments)
+
+
+async def discarded(deployment: CountingDeployment, time: ManualTime) -> None:
+    """Check that a failed restore left nothing running, nothing closed, and the marks raised."""
+    await idle()
+    assert deployment.phases == ["idle"] * 4
+    assert not list(deployment._table)
+    for rollout_id in ("r0", "r1"):
+        for attempt in (0, 1):
+            with pytest.raises(Exception, match="stale_attempt"):
+                await deployment.run(rollout_id, attempt)
+        del deployment.bodies[EnvironmentEpisode(rollout_id, 0)]
+        del deployment.bodies[EnvironmentEpisode(rollout_id, 1)]
+    start(deployment.run("r0", 2))
+    await until(lambda: deployment.entered(EnvironmentEpisode("r0", 2)) == 1)

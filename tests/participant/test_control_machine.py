@@ -290,7 +290,7 @@ def test_any_history_is_the_models() -> None:
     Model.taken.clear()
     for _ in range(ROUNDS_MAX):
         run_state_machine_as_test(
-            Model, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
+            Model, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
         )
         if declared <= Model.taken:
             break

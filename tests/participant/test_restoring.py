@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
 
 from gymckpt.episodes import EnvironmentEpisode, instance_directory
 from gymckpt.errors import GymCheckpointUnavailable
-from tests.participant.conftest import Make
 from tests.participant.support import (
     E0,
     E1,
     INSTANCE,
+    N0,
+    N1,
+    SERVERS,
     CountingDeployment,
+    Door,
+    Make,
     ManualTime,
+    Saved,
+    commit,
+    discarded,
     idle,
+    restore,
     start,
     until,
 )
-from tests.participant.test_saving import Door, commit, prepared
-
-N0, N1 = E0.next_attempt(), E1.next_attempt()
-SERVERS = ("agent", "environment", "model", "resources")
-
-
-@attrs.frozen
-class Saved:
-    """A checkpoint `c1` on the disk that holds r0 and r1 after two turns each."""
-
-    root: Path
-
-
-@pytest.fixture
-async def saved(make: Make, time: ManualTime, tmp_path: Path) -> Saved:
-    """Save two episodes of a deployment that is gone afterwards."""
-    deployment = make()
-    await prepared(deployment, time, "r0", "r1")
-    await commit(deployment, time, tmp_path, E0, E1)
-    await deployment.close()
-    return Saved(tmp_path)
-
-
-def restore(
-    deployment: CountingDeployment, time: ManualTime, saved: Saved, *episodes: EnvironmentEpisode,
-    **changes: Any,
-) -> Any:  # fmt: skip
-    arguments: dict[str, Any] = {
-        "source_checkpoint_id": "c1",
-        "participants": SERVERS,
-        "deadline_ts": time.now_ts() + 5,
-        **changes,
-    }
-    restore_id, root = arguments.pop("restore_id", "x1"), arguments.pop("root", saved.root)
-    return deployment.checkpoint_restore(restore_id, str(root), episodes or (E0, E1), **arguments)
 
 
 async def test_restored_episodes_are_parked_until_resume(
@@ -143,7 +114,7 @@ async def test_a_restored_lease_that_runs_out_lets_the_attempts_go_on(
         await restore(deployment, time, saved)
 
 
-# --- refused before anything moves --------------------------------------------------------------
+# --- refused before anything moves ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,22 +162,7 @@ async def test_a_restore_takes_over_from_the_attempt_that_still_runs(
         await run
 
 
-# --- failures -----------------------------------------------------------------------------------
-
-
-async def discarded(deployment: CountingDeployment, time: ManualTime) -> None:
-    """Check that a failed restore left nothing running, nothing closed, and the marks raised."""
-    await idle()
-    assert deployment.phases == ["idle"] * 4
-    assert not list(deployment._table)
-    for rollout_id in ("r0", "r1"):
-        for attempt in (0, 1):
-            with pytest.raises(Exception, match="stale_attempt"):
-                await deployment.run(rollout_id, attempt)
-        del deployment.bodies[EnvironmentEpisode(rollout_id, 0)]
-        del deployment.bodies[EnvironmentEpisode(rollout_id, 1)]
-    start(deployment.run("r0", 2))
-    await until(lambda: deployment.entered(EnvironmentEpisode("r0", 2)) == 1)
+# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -322,123 +278,3 @@ async def test_cleaning_up_after_a_failed_restore_is_confirmed(
         await deployment.checkpoint_retire(
             "x1", [EnvironmentEpisode("r5", 1)], deadline_ts=time.now_ts() + 5
         )
-
-
-# --- retire and forget --------------------------------------------------------------------------
-
-
-async def test_retire_after_a_restore_stops_what_it_installed(
-    deployment: CountingDeployment, time: ManualTime, saved: Saved
-) -> None:
-    """With the restore's own id the parked attempts are stopped, and never move after resume."""
-    await restore(deployment, time, saved)
-    reply = start(deployment.attach("r0", 1))
-    await idle()
-    await deployment.checkpoint_retire("x1", [N0, N1], deadline_ts=time.now_ts() + 5)
-    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
-        await reply
-    await deployment.checkpoint_resume("x1", deadline_ts=0)
-    await discarded(deployment, time)
-
-
-async def test_retire_and_forget_are_refused_while_a_checkpoint_is_open(
-    deployment: CountingDeployment, time: ManualTime, tmp_path: Path
-) -> None:
-    """B11: inside a checkpoint they are refused at once, never a deadlock; after it they work."""
-    await prepared(deployment, time)
-    for step in ("prepared", "committed"):
-        if step == "committed":
-            await commit(deployment, time, tmp_path, E0)
-        for checkpoint_id, code in (("c1", "invalid_phase"), ("s1", "checkpoint_conflict")):
-            with pytest.raises(GymCheckpointUnavailable, match=code):
-                await deployment.checkpoint_retire(
-                    checkpoint_id, [E0], deadline_ts=time.now_ts() + 5
-                )
-            with pytest.raises(GymCheckpointUnavailable, match=code):
-                await deployment.checkpoint_forget(
-                    checkpoint_id, ["r9"], deadline_ts=time.now_ts() + 5
-                )
-    assert [live.episode for live in deployment._table] == [E0]
-    await deployment.checkpoint_resume("c1", deadline_ts=0)
-    await deployment.checkpoint_retire("s1", [E0], deadline_ts=time.now_ts() + 5)
-    assert not list(deployment._table)
-
-
-async def test_retire_stops_earlier_attempts_too_and_leaves_later_ones(
-    deployment: CountingDeployment, time: ManualTime
-) -> None:
-    """Attempts up to the named one stop and stay refused; a higher one is untouched."""
-    run = start(deployment.run("r0", 2))
-    await until(lambda: deployment.entered(EnvironmentEpisode("r0", 2)) == 1)
-    await deployment.checkpoint_retire("s1", [N0], deadline_ts=time.now_ts() + 5)
-    assert not run.done()
-    await deployment.checkpoint_retire(
-        "s2", [EnvironmentEpisode("r0", 3)], deadline_ts=time.now_ts() + 5
-    )
-    with pytest.raises(Exception, match="was retired by 's2'"):
-        await run
-    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
-        await deployment.attach("r0", 2)
-
-
-async def test_a_retire_that_cannot_stop_in_time_keeps_its_mark(
-    deployment: CountingDeployment, time: ManualTime
-) -> None:
-    """The refusal stands from the first moment; asking again waits for the same attempt."""
-    start(deployment.run("r0"))
-    await until(lambda: deployment.entered(E0) == 1)
-    body = deployment.bodies[E0]
-    body.stubborn = True
-    call = start(deployment.checkpoint_retire("s1", [E0], deadline_ts=time.now_ts() + 5))
-    await idle()
-    time.advance(5.0)
-    with pytest.raises(GymCheckpointUnavailable, match="deadline_exceeded refused from now on"):
-        await call
-    with pytest.raises(Exception, match="stale_attempt"):
-        await deployment.run("r0")
-    deployment.bodies[E0] = body
-    again = start(deployment.checkpoint_retire("s1", [E0], deadline_ts=time.now_ts() + 5))
-    await idle()
-    assert not again.done()
-    body.allow(2)
-    await again
-    assert body.turns == 1, "a stopped episode begins no further turn"
-
-
-async def test_a_retire_stops_a_dispatch_that_waits_at_the_gate(
-    deployment: CountingDeployment, time: ManualTime, saved: Saved
-) -> None:
-    """What has not begun can be retired as well, before its task ever ran."""
-    await restore(deployment, time, saved, E1)
-    run = start(deployment.run("r0"))
-    await idle()
-    await deployment.checkpoint_retire("x1", [E0], deadline_ts=time.now_ts() + 5)
-    with pytest.raises(Exception, match="stale_attempt"):
-        await run
-    assert deployment.entered(E0) == 0
-
-
-async def test_forget_lets_a_rollout_begin_anew(
-    deployment: CountingDeployment, time: ManualTime
-) -> None:
-    """After forget attempt 0 may run again; while an attempt runs, forget is refused."""
-    run = start(deployment.run("r0"))
-    await until(lambda: deployment.entered(E0) == 1)
-    with pytest.raises(GymCheckpointUnavailable, match="attempts of r0 are live here"):
-        await deployment.checkpoint_forget("s1", ["r0"], deadline_ts=time.now_ts() + 5)
-    deployment.bodies[E0].allow(3)
-    await run
-    await deployment.checkpoint_retire("s1", [N0], deadline_ts=time.now_ts() + 5)
-    await deployment.checkpoint_forget("s2", ["r0", "r0"], deadline_ts=time.now_ts() + 5)
-    start(deployment.run("r0"))
-    await until(lambda: deployment.entered(E0) == 1)
-
-
-async def test_nothing_to_retire_or_forget_is_no_call(
-    deployment: CountingDeployment, time: ManualTime
-) -> None:
-    """An instance that has nothing of a sweep answers at once, whatever state it is in."""
-    await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts())
-    await deployment.checkpoint_retire("s1", [], deadline_ts=0)
-    await deployment.checkpoint_forget("s1", [], deadline_ts=0)
-    assert deployment.phases == ["prepared"] * 4
