@@ -134,7 +134,42 @@ class Journal(abc.ABC):
         batch = Batch.of(entries, expected_seq=expected_seq, epoch=epoch, settled=settled)
         self._append(batch)
 
-    def claim(self, run: str, operation_id: str, *, owner: str) -> int:
+    def heartbeat(self, run: str, operation_id: str, *, epoch: int) -> None:
+        """
+        Give a sign of life of the controller that drives an operation, by the store's clock.
+
+        Opening an operation and claiming it give one too.
+
+        Args:
+            run: The run.
+            operation_id: The operation.
+            epoch: The epoch that this controller drives it with.
+
+        Raises:
+            Fenced: Another controller has taken the operation over.
+            JournalUnavailable: As for `append`.
+            JournalError: There is no such operation.
+        """
+        if not _may_exist(run, operation_id):
+            raise unknown_operation(run, operation_id)
+        self._heartbeat(run, operation_id, epoch)
+
+    def silent_s(self, run: str, operation_id: str) -> float | None:
+        """
+        Return how long ago an operation's controller gave a sign of life.
+
+        Returns:
+            Seconds by the store's clock; None where there is no such operation, or it was written
+            before controllers gave any.
+
+        Raises:
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+        return self._silent_s(run, operation_id) if _may_exist(run, operation_id) else None
+
+    def claim(
+        self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
+    ) -> int:
         """
         Take an operation over: raise its epoch by one, in one transaction.
 
@@ -145,11 +180,14 @@ class Journal(abc.ABC):
             run: The run.
             operation_id: The operation, in any state.
             owner: A token of the controller that drives it from now on.
+            stale_s: How long its controller must have been silent; None to take it over whatever
+                its controller does.
 
         Returns:
             The new epoch.
 
         Raises:
+            OperationHeld: Its controller gave a sign of life within `stale_s`; nothing changed.
             ValueError: The owner is no short printable word; no store was touched.
             JournalUnavailable: As for `append`.
             JournalCorrupt: The store is damaged.
@@ -161,7 +199,7 @@ class Journal(abc.ABC):
             raise ValueError(f"owner {error}") from error
         if not _may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        return self._claim(run, operation_id, owner)
+        return self._claim(run, operation_id, owner, stale_s)
 
     def read(self, run: str, operation_id: str, *, after_seq: int = 0) -> tuple[Entry, ...]:
         """
@@ -230,6 +268,32 @@ class Journal(abc.ABC):
         wanted = frozenset(instances)
         rows = self._rows(run, operation_id)
         return tuple(decode_row(row) for row in rows if row[_INSTANCE_COLUMN] in wanted)
+
+    def steps(self, run: str | None = None) -> tuple[Entry, ...]:
+        """
+        Return what operations themselves did after they were opened, and nothing of their calls.
+
+        That is a few entries of each operation however many instances it has, by operation and seq:
+        enough for a history of many. Nothing about gaps is checked; see `read` for that.
+
+        Args:
+            run: Only those of this run; None for all runs.
+
+        Raises:
+            JournalCorrupt: An entry is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+            JournalError: A newer release wrote an entry.
+        """
+        found = (decode_row(row) for row in self._steps(run))
+        return tuple(sorted(found, key=lambda entry: (entry.run, entry.operation_id, entry.seq)))
+
+    def _steps(self, run: str | None) -> Sequence[Row]:
+        """Return the rows of `steps`, in any order; a store that can choose among them does."""
+        found: list[Row] = []
+        for held in self.operations(run):
+            _, rows = self._read(held.run, held.operation_id, 1)
+            found += [row for row in rows if row[_INSTANCE_COLUMN] is None]
+        return found
 
     def _rows(self, run: str, operation_id: str) -> Sequence[Row]:
         if not _may_exist(run, operation_id):
@@ -315,8 +379,16 @@ class Journal(abc.ABC):
         """Store what `remaining` returns, and move the operation's row with it."""
 
     @abc.abstractmethod
-    def _claim(self, run: str, operation_id: str, owner: str) -> int:
-        """Raise the epoch, or raise `unknown_operation`."""
+    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
+        """Raise the epoch, or raise what `check_claim` or `unknown_operation` says."""
+
+    @abc.abstractmethod
+    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+        """Store a sign of life, or raise what `fenced` returns."""
+
+    @abc.abstractmethod
+    def _silent_s(self, run: str, operation_id: str) -> float | None:
+        """Return the age of the last sign of life."""
 
     @abc.abstractmethod
     def _operation(self, run: str, operation_id: str) -> OperationRow | None:

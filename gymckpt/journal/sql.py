@@ -19,8 +19,15 @@ from sqlalchemy import Connection, Select, bindparam, delete, insert, select, up
 from gymckpt.errors import JournalCorrupt, text_of
 from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
 from gymckpt.journal.entry import Row
-from gymckpt.journal.rules import id_used, remaining, unfinished, unknown_operation
-from gymckpt.journal.schema import entries, operations, removed
+from gymckpt.journal.rules import (
+    check_claim,
+    fenced,
+    id_used,
+    remaining,
+    unfinished,
+    unknown_operation,
+)
+from gymckpt.journal.schema import entries, heartbeats, operations, removed
 
 __all__ = ["SqlJournal", "SqlStore"]
 
@@ -50,6 +57,10 @@ class SqlStore(abc.ABC):
         """
 
     @abc.abstractmethod
+    def now_ts(self, connection: Connection) -> float:
+        """Return the time by the one clock that all controllers on this database share."""
+
+    @abc.abstractmethod
     def insert_rows(self, connection: Connection, rows: Sequence[Row]) -> None:
         """Insert entries in bulk, straight through the driver, inside `writing`."""
 
@@ -66,6 +77,13 @@ _HELD = _OPERATION.with_for_update()
 
 _MOVE = update(operations).where(
     operations.c.run == bindparam("of_run"), operations.c.op == bindparam("of_op")
+)
+
+_BEAT = update(heartbeats).where(
+    heartbeats.c.run == bindparam("of_run"), heartbeats.c.op == bindparam("of_op")
+)
+_LAST_BEAT = select(heartbeats.c.beat_ts).where(
+    heartbeats.c.run == bindparam("of_run"), heartbeats.c.op == bindparam("of_op")
 )
 
 _ENTRIES = (
@@ -104,6 +122,15 @@ class SqlJournal(Journal):
             found = connection.execute(_selecting(selection)).mappings().all()
         return [_operation(row) for row in found]
 
+    def _steps(self, run: str | None) -> Sequence[Row]:
+        columns = entries.c
+        chosen = select(entries).where(columns.inst.is_(None), columns.seq > 1)
+        if run is not None:
+            chosen = chosen.where(columns.run == run)
+        with self._store.reading() as connection:
+            found = connection.execute(chosen).all()
+        return [tuple(row) for row in found]
+
     def _remove(self, run: str, operation_id: str) -> None:
         with self._store.writing() as connection:
             held = _find(connection, _HELD, run, operation_id)
@@ -111,7 +138,7 @@ class SqlJournal(Journal):
                 return
             if not held.settled:
                 raise unfinished(held)
-            for table in (entries, operations):
+            for table in (heartbeats, entries, operations):
                 connection.execute(
                     delete(table).where(table.c.run == run, table.c.op == operation_id)
                 )
@@ -123,6 +150,7 @@ class SqlJournal(Journal):
             if held is not None or _is_removed(connection, operation):
                 raise id_used(held, operation.run, operation.operation_id)
             connection.execute(insert(operations), _columns(operation))
+            self._beat(connection, operation.run, operation.operation_id)
             self._store.insert_rows(connection, rows)
 
     def _append(self, batch: Batch) -> None:
@@ -146,12 +174,36 @@ class SqlJournal(Journal):
             }
             connection.execute(_MOVE, keys | moved)
 
-    def _claim(self, run: str, operation_id: str, owner: str) -> int:
+    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+        with self._store.writing() as connection:
+            held = _find(connection, _HELD, run, operation_id)
+            if held is None or held.epoch != epoch:
+                raise fenced(held, run, operation_id, epoch)
+            self._beat(connection, run, operation_id)
+
+    def _silent_s(self, run: str, operation_id: str) -> float | None:
+        with self._store.reading() as connection:
+            return self._age_s(connection, run, operation_id)
+
+    def _beat(self, connection: Connection, run: str, operation_id: str) -> None:
+        keys = {"of_run": run, "of_op": operation_id}
+        beat_ts = self._store.now_ts(connection)
+        if not connection.execute(_BEAT, keys | {"beat_ts": beat_ts}).rowcount:
+            first = {"run": run, "op": operation_id, "beat_ts": beat_ts}
+            connection.execute(insert(heartbeats), first)
+
+    def _age_s(self, connection: Connection, run: str, operation_id: str) -> float | None:
+        beat_ts = connection.execute(_LAST_BEAT, {"of_run": run, "of_op": operation_id}).scalar()
+        return None if beat_ts is None else self._store.now_ts(connection) - float(beat_ts)
+
+    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
         keys = {"of_run": run, "of_op": operation_id}
         with self._store.writing() as connection:
             held = _find(connection, _HELD, run, operation_id)
             if held is None:
                 raise unknown_operation(run, operation_id)
+            check_claim(held, self._age_s(connection, run, operation_id), stale_s)
+            self._beat(connection, run, operation_id)
             connection.execute(_MOVE, keys | {"ep": held.epoch + 1, "owner": owner})
             return held.epoch + 1
 
