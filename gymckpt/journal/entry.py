@@ -154,7 +154,7 @@ TAGS = _unique([_VERSION_TAG, *(field.tag for field in _FIELDS), _FACTS_TAG])
 
 _KNOWN = frozenset(TAGS)
 _ATTRIBUTES = tuple(field.attribute for field in _FIELDS)
-_SEQ_COLUMN = TAGS.index("seq")
+_INSTANCE_COLUMN = TAGS.index("inst")
 
 
 # --- facts --------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def _named(entry: Entry) -> str:
 
 def decode_outline(row: Row) -> Entry:
     """
-    Return a row's entry quickly: unchecked, and without facts unless it opens the operation.
+    Return a row's entry quickly: one of a call is not checked and comes without its facts.
 
     Args:
         row: The values in the order of `TAGS`.
@@ -294,7 +294,7 @@ def decode_outline(row: Row) -> Entry:
     Raises:
         JournalCorrupt: It is damaged beyond recognition.
     """
-    if len(row) != len(TAGS) or row[0] != SCHEMA_VERSION or row[_SEQ_COLUMN] == 1:
+    if len(row) != len(TAGS) or row[0] != SCHEMA_VERSION or row[_INSTANCE_COLUMN] is None:
         return decode_row(row)
     return Entry(**dict(zip(_ATTRIBUTES, row[1:-1], strict=True)))
 

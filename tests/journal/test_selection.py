@@ -54,12 +54,12 @@ def test_select_gives_what_the_selection_says(journal: Journal, selection: Selec
     assert list(journal.select(selection)) == wanted
 
 
-def test_an_outline_is_the_history_without_facts(journal: Journal) -> None:
-    """Every field but the facts of later entries is as `read` gives it."""
+def test_an_outline_is_the_history_without_the_facts_of_calls(journal: Journal) -> None:
+    """Every field but the facts of calls' entries is as `read` gives it."""
     begun(journal, 2)
     journal.append([call_entry(3), entry(4)], expected_seq=2, epoch=1)
     whole = journal.read(RUN, OPERATION)
-    bare = [one if one.seq == 1 else attrs.evolve(one, facts={}) for one in whole]
+    bare = [one if one.instance is None else attrs.evolve(one, facts={}) for one in whole]
     assert list(journal.outline(RUN, OPERATION)) == bare
 
 
