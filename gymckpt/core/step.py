@@ -211,6 +211,8 @@ def _leave(work: Work, source: str) -> None:
     for call in sorted(operation.calls_of(source) - operation.calls_of(new.name)):
         abandon(work, call)
         work.effects += [StopTimer(f"budget.{call}"), StopTimer(f"retry.{call}")]
+        if call == RESUME:
+            _stop_waiting_to_reopen(work)
     work.effects.append(StopTimer("settle"))
     if old.effect:
         work.effects.append(StopTimer("budget.file"))
@@ -338,6 +340,12 @@ def _gives_up(condition: str) -> bool:
     return condition not in ("all_answered", "all_settled")
 
 
+def _stop_waiting_to_reopen(work: Work) -> None:
+    """Give up asks to reopen that were left to be answered late, beyond their own budget."""
+    for instance, _ in work.operation.in_state(RESUME, "unanswered"):
+        work.effects.append(CancelCall(instance, RESUME))
+
+
 def _maybe_release(work: Work, before: OperationState) -> None:
     """Let the caller go when its attempts at reopening are made, and go on in the background."""
     operation = work.operation
@@ -345,7 +353,6 @@ def _maybe_release(work: Work, before: OperationState) -> None:
         return
     if before.state == operation.state and timing.is_exhausted(before, work.now):
         return
-    for instance, _ in operation.in_state(RESUME, "unanswered"):
-        work.effects.append(CancelCall(instance, RESUME))
+    _stop_waiting_to_reopen(work)
     work.effects.append(StartTimer("sweep", operation.settings.sweep_interval_s))
     work.effects.append(Tell(operation.state, released=True))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import CallState, OperationState
-from gymckpt.core.settings import RENEW
+from gymckpt.core.settings import RENEW, RESUME
 
 __all__ = [
     "CONDITIONS",
@@ -46,10 +46,12 @@ def remaining_s(operation: OperationState, call: str, now: Moment) -> float:
     Return the seconds from now to the deadline of an ask that is made now.
 
     In a state that must succeed within its budget, a retry shares the deadline of the first ask;
-    reopening, retiring and renewing get a fresh budget each time.
+    reopening, also of a lone id, retiring after a restore and renewing get a fresh budget each
+    time.
     """
     budget = budget_s(operation, call)
-    if call == operation.phase_call and "cannot_succeed" in operation.row.when:
+    shares = call == operation.phase_call and call != RESUME
+    if shares and "cannot_succeed" in operation.row.when:
         return max(0.0, operation.entered_at_s + budget - now.at_s)
     return budget
 
@@ -111,7 +113,10 @@ def all_answered(operation: OperationState, _now: Moment) -> bool:
 
 def cannot_succeed(operation: OperationState, now: Moment) -> bool:
     """No reply is outstanding, and some instance has not answered and will not be asked again."""
-    return not operation.phase.count("asked") and is_doomed(operation, now)
+    if operation.phase.count("asked") or not is_doomed(operation, now):
+        return False
+    # Reopening is owed to every instance, whatever came of the others.
+    return operation.phase_call != RESUME or not waiting_for_retry(operation, RESUME, now)
 
 
 def all_settled(operation: OperationState, _now: Moment) -> bool:
