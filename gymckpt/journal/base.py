@@ -239,9 +239,9 @@ class Journal(abc.ABC):
 
     def outline(self, run: str, operation_id: str) -> tuple[Entry, ...]:
         """
-        Return the entries of an operation for a list of many: quickly, and without their facts.
+        Return the entries of an operation for a list of many, quickly.
 
-        Only the opening keeps its facts, and nothing is checked; see `read` for the truth.
+        Those of calls come without their facts, and nothing is checked; see `read` for the truth.
 
         Raises:
             JournalCorrupt: An entry is damaged beyond recognition.

@@ -9,6 +9,7 @@ what a restarted controller does. It never waits for anything but its own short 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import attrs
@@ -16,7 +17,14 @@ import attrs
 from gymckpt.errors import JournalUnavailable
 from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
 from gymckpt.journal.entry import Row
-from gymckpt.journal.rules import id_used, remaining, unfinished, unknown_operation
+from gymckpt.journal.rules import (
+    check_claim,
+    fenced,
+    id_used,
+    remaining,
+    unfinished,
+    unknown_operation,
+)
 
 __all__ = ["MemoryJournal", "MemoryStore"]
 
@@ -31,6 +39,7 @@ class MemoryStore:
         self.operations: dict[_Key, OperationRow] = {}
         self.rows: dict[_Key, list[Row]] = {}
         self.removed: set[_Key] = set()
+        self.beats_s: dict[_Key, float] = {}
 
 
 class MemoryJournal(Journal):
@@ -75,6 +84,7 @@ class MemoryJournal(Journal):
             if not held.settled:
                 raise unfinished(held)
             del self._store.operations[key], self._store.rows[key]
+            self._store.beats_s.pop(key, None)
             self._store.removed.add(key)
 
     def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
@@ -85,6 +95,7 @@ class MemoryJournal(Journal):
             if held is not None or key in self._store.removed:
                 raise id_used(held, *key)
             self._store.rows[key] = list(rows)
+            self._store.beats_s[key] = time.monotonic()
             self._store.operations[key] = operation
 
     def _append(self, batch: Batch) -> None:
@@ -106,14 +117,35 @@ class MemoryJournal(Journal):
             stored.extend(rows)
             self._store.operations[key] = moved
 
-    def _claim(self, run: str, operation_id: str, owner: str) -> int:
+    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+        self._require_open()
+        key = (run, operation_id)
+        with self._store.lock:
+            held = self._store.operations.get(key)
+            if held is None or held.epoch != epoch:
+                raise fenced(held, run, operation_id, epoch)
+            self._store.beats_s[key] = time.monotonic()
+
+    def _silent_s(self, run: str, operation_id: str) -> float | None:
         self._require_open()
         with self._store.lock:
-            held = self._store.operations.get((run, operation_id))
+            return self._age_s((run, operation_id))
+
+    def _age_s(self, key: _Key) -> float | None:
+        beat_s = self._store.beats_s.get(key)
+        return None if beat_s is None else time.monotonic() - beat_s
+
+    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
+        self._require_open()
+        key = (run, operation_id)
+        with self._store.lock:
+            held = self._store.operations.get(key)
             if held is None:
                 raise unknown_operation(run, operation_id)
+            check_claim(held, self._age_s(key), stale_s)
+            self._store.beats_s[key] = time.monotonic()
             claimed = attrs.evolve(held, epoch=held.epoch + 1, owner=owner)
-            self._store.operations[run, operation_id] = claimed
+            self._store.operations[key] = claimed
             return claimed.epoch
 
     def _operation(self, run: str, operation_id: str) -> OperationRow | None:

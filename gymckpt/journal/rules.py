@@ -14,7 +14,14 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import require_operation_id
-from gymckpt.errors import Fenced, JournalConflict, JournalCorrupt, JournalError, OperationIdUsed
+from gymckpt.errors import (
+    Fenced,
+    JournalConflict,
+    JournalCorrupt,
+    JournalError,
+    OperationHeld,
+    OperationIdUsed,
+)
 from gymckpt.journal.entry import Row, encode_row, require_count, require_name, require_seconds
 
 __all__ = [
@@ -23,9 +30,11 @@ __all__ = [
     "OperationRow",
     "Selection",
     "break_after",
+    "check_claim",
     "check_read",
     "checked_field",
     "encoded",
+    "fenced",
     "id_used",
     "operation_from",
     "remaining",
@@ -328,6 +337,28 @@ def remaining(
     if len(landed) != count or landed != batch.rows[:count]:
         raise JournalConflict(batch.operation_id, batch.expected_seq, held.last_seq)
     return batch.rows[count:]
+
+
+def check_claim(held: OperationRow, age_s: float | None, stale_s: float | None) -> None:
+    """
+    Raise OperationHeld where an operation must not be taken over.
+
+    Args:
+        held: The operation.
+        age_s: How long ago its controller gave a sign of life; None where it never did.
+        stale_s: How long it must have been silent; None to take over whatever it does.
+    """
+    if stale_s is None or age_s is None or held.settled:
+        return
+    if age_s < stale_s:
+        raise OperationHeld(held.operation_id, held.owner, max(0.0, age_s))
+
+
+def fenced(held: OperationRow | None, run: str, operation_id: str, epoch: int) -> JournalError:
+    """Return the error of a controller that is not, or no longer, the one of an operation."""
+    if held is None:
+        return unknown_operation(run, operation_id)
+    return Fenced(operation_id, epoch, held.epoch, held.owner)
 
 
 def unknown_operation(run: str, operation_id: str) -> JournalError:

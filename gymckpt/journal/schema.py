@@ -1,10 +1,11 @@
 """
 The tables of a journal in a database, and the numbered steps that lead to them.
 
-Four tables: `operations` has one row per operation, `entries` one per entry under the tags of
-`gymckpt.journal.entry`, `removed` the ids of operations that were removed, `meta` one row with the
-schema version, which is the number of migrations that have run. A step that a release has shipped
-is never changed: whatever differs is a new step. This module knows no particular database.
+`operations` has one row per operation, `entries` one per entry under the tags of
+`gymckpt.journal.entry`, `heartbeats` the last sign of life of an operation's controller, `removed`
+the ids that must not be used again, `meta` one row with the schema version, which is the number of
+migrations that have run. A step that a release has shipped is never changed: whatever differs is a
+new step. This module knows no particular database.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from sqlalchemy.types import TypeEngine
 
 from gymckpt.journal.entry import TAGS
 
-__all__ = ["MIGRATIONS", "Migration", "entries", "meta", "migrate", "operations", "removed"]
+__all__ = [
+    "MIGRATIONS",
+    "Migration",
+    "entries",
+    "heartbeats",
+    "meta",
+    "migrate",
+    "operations",
+    "removed",
+]
 
 Migration = Callable[[Connection], None]
 """One step from a schema version to the next, inside a transaction that its caller commits."""
@@ -65,6 +75,17 @@ removed = Table(
     PrimaryKeyConstraint("run", "op"),
 )
 
+_LATER_TABLES = MetaData()
+
+heartbeats = Table(
+    "heartbeats",
+    _LATER_TABLES,
+    Column("run", Text, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("beat_ts", Double, nullable=False),
+    PrimaryKeyConstraint("run", "op"),
+)
+
 _TYPES: dict[str, type[TypeEngine[Any]]] = {
     "v": Integer,
     "seq": BigInteger,
@@ -91,7 +112,11 @@ def _create_tables(connection: Connection) -> None:
     connection.execute(insert(meta).values(schema_version=1))
 
 
-MIGRATIONS: Sequence[Migration] = (_create_tables,)
+def _add_heartbeats(connection: Connection) -> None:
+    heartbeats.create(connection)
+
+
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_heartbeats)
 """Step n leads from version n - 1 to version n."""
 
 

@@ -185,6 +185,10 @@ class SqliteStore(SqlStore):
             self._begin(_raw(connection), "BEGIN", deadline_s)
             yield connection
 
+    def now_ts(self, connection: Connection) -> float:
+        """Return the host's time."""
+        return time.time()
+
     def insert_rows(self, connection: Connection, rows: Sequence[Row]) -> None:
         """Insert entries in bulk, straight through the driver, inside `writing`."""
         _raw(connection).executemany(self._insert, rows)

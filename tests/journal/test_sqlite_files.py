@@ -114,8 +114,8 @@ def test_a_file_system_without_hard_links_is_refused(
     assert os.listdir(tmp_path) == []
 
 
-def test_the_tables_of_version_1_are_these(closed: Path) -> None:
-    """The first migration makes exactly what release 0.1 made; a change needs a new one."""
+def test_the_tables_of_version_2_are_these(closed: Path) -> None:
+    """The migrations make exactly what release 0.1 made; a change needs a new one."""
     connection = sqlite3.connect(closed)
     found = {
         name: " ".join(sql.split())
@@ -123,6 +123,10 @@ def test_the_tables_of_version_1_are_these(closed: Path) -> None:
     }
     connection.close()
     assert found == {
+        "heartbeats": (
+            "CREATE TABLE heartbeats ( run TEXT NOT NULL, op TEXT NOT NULL, "
+            "beat_ts DOUBLE NOT NULL, PRIMARY KEY (run, op) )"
+        ),
         "meta": "CREATE TABLE meta ( schema_version INTEGER NOT NULL )",
         "removed": (
             "CREATE TABLE removed ( run TEXT NOT NULL, op TEXT NOT NULL, PRIMARY KEY (run, op) )"
