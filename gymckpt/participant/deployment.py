@@ -180,7 +180,7 @@ class Deployment(ParkingDeployment):
             following = episode.next_attempt()
             for server in self._servers.all:
                 server.control.require_current(following)
-            if self._table.outcome(following) is not None:
+            if not self._table.is_new(following):
                 raise ParticipantRefused(
                     "stale_attempt", f"{following.capture_key} was dispatched here before"
                 )

@@ -127,6 +127,14 @@ class EpisodeTable:
         live = self._live.get(episode)
         return live.outcome if live is not None else self._ended.get(episode)
 
+    def is_new(self, episode: EnvironmentEpisode) -> bool:
+        """Whether the attempt may be started: it never was, or found the gate shut for too long."""
+        outcome = self.outcome(episode)
+        if outcome is None or not outcome.done():
+            return outcome is None
+        error = outcome.exception()
+        return isinstance(error, ParticipantRefused) and error.code == "admission_closed"
+
     @property
     def turning(self) -> tuple[str, ...]:
         """The capture keys of the episodes that have yet to park."""

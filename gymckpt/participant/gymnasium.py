@@ -201,7 +201,7 @@ class GymnasiumDeployment(Deployment):
         if server.kind not in EPISODE_KINDS:
             return []
         bodies = [cast("GymnasiumEpisode", live.body) for live in episodes]
-        return [body.to_records()[server.kind] for body in bodies]
+        return [body.to_record(server.kind) for body in bodies]
 
     def rebuild(
         self,

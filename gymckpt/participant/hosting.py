@@ -168,7 +168,7 @@ class EpisodeHost(abc.ABC):
             self._tick()
             for server in self._servers.all:
                 server.control.require_current(episode)
-            if self._table.outcome(episode) is not None:
+            if not self._table.is_new(episode):
                 raise ValueError(
                     f"attempt {episode.attempt} of rollout {episode.rollout_id!r} was dispatched "
                     "here before; attach to it, or start a later attempt"

@@ -228,30 +228,27 @@ class GymnasiumEpisode:
 
     # --- as data ----------------------------------------------------------------------------
 
-    def to_records(self) -> dict[Kind, Record]:
-        """Return what each kind of server keeps of the episode, to be called between turns."""
+    def to_record(self, kind: Kind) -> Record:
+        """Return what a server of one kind keeps of the episode, to be called between turns."""
         name = self.episode.to_dict()
-        return {
-            "environment": {
+        if kind == "environment":
+            return {
                 **name,
                 "env_id": self.plan.env_id,
                 "env_kwargs": dict(self.plan.env_kwargs),
                 "seed": self.plan.seed,
                 "actions": [step["action"] for step in self._steps],
                 "outcome_sha256": self._outcome_sha256,
-            },
-            "model": {
-                **name,
-                "policy": self.plan.policy,
-                "state": {} if self._policy is None else self._policy.to_state(),
-            },
-            "agent": {
-                **name,
-                "turn": len(self._steps),
-                "max_turns": self.plan.max_turns,
-                "reward_sum": self._reward_sum,
-                "row_keys": list(self._row_keys),
-            },
+            }
+        if kind == "model":
+            state = {} if self._policy is None else self._policy.to_state()
+            return {**name, "policy": self.plan.policy, "state": state}
+        return {
+            **name,
+            "turn": len(self._steps),
+            "max_turns": self.plan.max_turns,
+            "reward_sum": self._reward_sum,
+            "row_keys": list(self._row_keys),
         }
 
     def play_back(self, records: Mapping[Kind, Record], require_wanted: Callable[[], None]) -> None:
@@ -259,7 +256,7 @@ class GymnasiumEpisode:
         Bring a new body to where a saved episode stood.
 
         Args:
-            records: What `to_records` returned, checked by `plan_of`.
+            records: What `to_record` returned for each kind, checked by `plan_of`.
             require_wanted: Called before each step; raises when nobody wants the result.
 
         Raises:
@@ -316,7 +313,7 @@ def plan_of(records: Mapping[Kind, Record], *, restart_only: Callable[[str], boo
     Return the plan that saved records carry, after checking what they are made of.
 
     Args:
-        records: What `GymnasiumEpisode.to_records` returned.
+        records: What `GymnasiumEpisode.to_record` returned for each kind.
         restart_only: Whether episodes of an environment cannot be captured on this deployment.
 
     Raises:

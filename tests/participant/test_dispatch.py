@@ -53,6 +53,29 @@ async def test_a_dispatch_waits_within_bounds(make: Make, time: ManualTime) -> N
     time.advance(0.1)
     with pytest.raises(Exception, match="admission_closed"):
         await run
+    del deployment.bodies[E0]
+    again = start(deployment.run("r0", turns_max=1))
+    await idle()
+    await deployment.checkpoint_resume("c1", deadline_ts=0)
+    deployment.bodies[E0].allow()
+    assert await again == ("r0", 1)
+
+
+async def test_a_dispatch_that_was_refused_is_a_reply_on_the_wire(
+    make: Make, time: ManualTime, tmp_path: Path
+) -> None:
+    """Its refusal is travelling while the controller commits, so naming it is no error."""
+    deployment = make(admission_timeout_s=1.0)
+    await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts())
+    run = start(deployment.run("r0"))
+    await idle()
+    time.advance(1.0)
+    with pytest.raises(Exception, match="admission_closed"):
+        await run
+    summary = await deployment.checkpoint_commit(
+        "c1", str(tmp_path), [E0], deadline_ts=time.now_ts() + 5
+    )
+    assert summary.exported_episodes == ()
 
 
 async def test_one_attempt_is_dispatched_once(deployment: CountingDeployment) -> None:
