@@ -43,13 +43,21 @@ def test_publishing_returns_the_files_digest(tmp_path: Path) -> None:
     assert stat.S_IMODE(path_in(tmp_path).stat().st_mode) == 0o666 & ~mask
 
 
-def test_a_missing_root_is_made(tmp_path: Path) -> None:
-    """The first file of a snapshot may be its manifest."""
+def test_a_missing_root_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first file of a snapshot may be its manifest; its directory is made durable too."""
     root = tmp_path / "snapshots" / "step-1"
+    flushed: list[int] = []
+
+    def fsync(descriptor: int, real: Callable[[int], None] = os.fsync) -> None:
+        flushed.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
 
     write_gym_checkpoint_manifest(str(root), a_manifest())
 
     assert load_gym_checkpoint_manifest(root) == a_manifest()
+    assert root.parent.stat().st_ino in flushed
 
 
 def test_the_same_manifest_again_changes_nothing(tmp_path: Path) -> None:
