@@ -1,0 +1,44 @@
+"""A journal in memory that fails where a test wants it to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable
+from gymckpt.journal.memory import MemoryJournal
+
+Trouble = Literal["none", "fail", "lose", "refuse"]
+"""What a write does: succeeds, stores nothing and says so, stores and says that this is unknown, or
+raises what no journal should."""
+
+
+class TroubledJournal(MemoryJournal):
+    """Numbers its writes from 1 and asks what to do about each."""
+
+    def __init__(self, *, blocks: bool = False) -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.writes = 0
+        self.troubles: list[tuple[int, Trouble]] = []
+        """What was done, besides succeeding."""
+        self.trouble: Callable[[int], Trouble] = lambda _number: "none"
+
+    def _insert(self, operation: Any, rows: Sequence[Any]) -> None:
+        self._write(lambda: super(TroubledJournal, self)._insert(operation, rows))
+
+    def _append(self, batch: Any) -> None:
+        self._write(lambda: super(TroubledJournal, self)._append(batch))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        self.writes += 1
+        trouble = self.trouble(self.writes)
+        if trouble != "none":
+            self.troubles.append((self.writes, trouble))
+        if trouble == "fail":
+            raise JournalUnavailable("the disk is full, says the test")
+        if trouble == "refuse":
+            raise ValueError("no entry, says the test")
+        write()
+        if trouble == "lose":
+            raise JournalOutcomeUnknown("no answer, says the test")
