@@ -24,6 +24,7 @@ from gymckpt import (
     GymEnvironmentCheckpoint,
     LedgerUnderCut,
     ShardSet,
+    new_operation_id,
 )
 
 ENVIRONMENTS: tuple[dict[str, Any], ...] = (
@@ -133,8 +134,9 @@ class Controller:
         handles: Mapping[str, Any],
         rows: Any,
         root: Path,
-        journal: Any,
+        *,
         report: Callable[[int, int, str], None],
+        journal: Any = None,
     ) -> None:
         """
         Hold everything that a controller needs and nothing yet of the past.
@@ -144,8 +146,8 @@ class Controller:
             handles: Instance id to actor handle.
             rows: The row store's actor handle.
             root: Where snapshots are published.
-            journal: The journal or its URL.
             report: Told of progress: rollouts finished, of how many, what is going on.
+            journal: The journal or its URL; None is a file beside the snapshots.
         """
         self.job = job
         self.handles = handles
@@ -156,8 +158,9 @@ class Controller:
             job.shard_set(handles),
             control_timeout_s=20.0,
             prepare_timeout_s=20.0,
-            journal=journal,
+            journal=journal or f"sqlite:///{root}/journal.sqlite3",
             run=job.name,
+            owner_timeout_s=3.0,  # short, so that the next controller need not wait long
         )
         self.environment = GymEnvironmentCheckpoint(self.coordinator, self)
         self.snapshots: list[dict[str, float]] = []
@@ -329,10 +332,23 @@ class Controller:
         """The last snapshot that was published."""
         return max(self.root.glob("snapshot-*"), default=None)
 
-    async def restore(self, snapshot: Path) -> None:
-        """Go back to a snapshot: continue what it holds, start over what it could not capture."""
+    async def stop_what_runs(self, snapshot: Path) -> None:
+        """Stop what a dead controller left running on live actors, before going back."""
+        self._load_ledger(snapshot)
+        stale: dict[str, list[EnvironmentEpisode]] = {name: [] for name in self.handles}
+        for name, rollout in self.ledger.items():
+            if rollout.reply is None:
+                stale[rollout.instance].append(EnvironmentEpisode(name, rollout.attempt + 1))
+        await self.coordinator.retire(new_operation_id("retire"), stale)
+        await self.coordinator.forget(new_operation_id("forget"), stale)
+
+    def _load_ledger(self, snapshot: Path) -> None:
         for name, saved in json.loads((snapshot / "ledger.json").read_text()).items():
             self.ledger[name] = Rollout(**saved)
+
+    async def restore(self, snapshot: Path) -> None:
+        """Go back to a snapshot: continue what it holds, start over what it could not capture."""
+        self._load_ledger(snapshot)
         rows = json.loads((snapshot / "rows.json").read_text())
         async with self.environment.restored(snapshot) as restored:
             continued = {rollout: attempt for _, rollout, attempt in restored.continued_attempts}

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -24,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import ray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,8 +35,12 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent))
 
 from rl_loop import Controller, Job, RowStore
+from rl_process import actor_name
 
+from gymckpt import open_journal  # noqa: E402
 from gymckpt.participant.gymnasium import GymnasiumDeployment
+
+Report = Callable[[int, int, str], None]
 
 TURN_PAUSE_S = 0.03
 RESTART_ONLY_INSTANCE = 3
@@ -73,11 +80,6 @@ def start_actors(job: Job, rows: Any, incarnation: int, **options: Any) -> dict[
     }
 
 
-def actor_name(job: Job, instance: str, incarnation: int) -> str:
-    """Return the name under which another controller finds an actor."""
-    return f"{job.name}:{instance}:{incarnation}"
-
-
 # --- the proof ----------------------------------------------------------------------------------
 
 
@@ -93,7 +95,7 @@ async def uninterrupted(job: Job) -> dict[str, list[dict[str, Any]]]:
 
 def proof(
     job: Job,
-    controller: Controller,
+    outcome: Outcome,
     expected: dict[str, list[dict[str, Any]]],
     rows: dict[str, dict[str, Any]],
     history: list[tuple[int, str]],
@@ -103,36 +105,34 @@ def proof(
 
     Args:
         job: What was to be done.
-        controller: The one that finished it.
+        outcome: What the controllers left.
         expected: Rollout to its steps without any stop.
         rows: The row store at the end.
         history: (session, key) of every row that ever came.
     """
     last = max(session for session, _ in history)
     again = Counter(key for session, key in history if session == last)
-    differing, lost, twice = [], [], []
-    for name, rollout in controller.ledger.items():
-        reply = rollout.reply or {"steps": [], "row_keys": []}
+    saved_rows = frozenset(outcome.saved_rows)
+    differing, lost, twice, in_the_middle = [], [], [], 0
+    for name, rollout in outcome.ledger.items():
+        reply = rollout["reply"] or {"steps": [], "row_keys": []}
         keys = reply["row_keys"]
         stored = [step_of(rows.get(key, {}), name) for key in keys]
         if reply["steps"] != expected[name] or stored != expected[name]:
             differing.append(name)
-        if name in controller.continued:
-            saved = [key for key in keys if key in controller.saved_rows]
-            later = [key for key in keys if key not in controller.saved_rows]
+        if name in outcome.continued:
+            saved = [key for key in keys if key in saved_rows]
+            later = [key for key in keys if key not in saved_rows]
+            in_the_middle += bool(saved)
             lost += [key for key in later if not again[key]]
             twice += [key for key in later if again[key] > 1] + [key for key in saved if again[key]]
     return {
         "rollouts": len(job.rollouts),
         "steps": sum(len(steps) for steps in expected.values()),
         "differing": differing,
-        "continued": len(controller.continued),
-        "continued_mid_episode": sum(
-            1
-            for name in controller.continued
-            if set((controller.ledger[name].reply or {})["row_keys"]) & controller.saved_rows
-        ),
-        "started_over": len(controller.started_over),
+        "continued": len(outcome.continued),
+        "continued_mid_episode": in_the_middle,
+        "started_over": len(outcome.started_over),
         "steps_lost": lost,
         "steps_run_twice": twice,
     }
@@ -147,17 +147,27 @@ def step_of(row: dict[str, Any], rollout: str) -> dict[str, Any]:
 # --- the run ------------------------------------------------------------------------------------
 
 
-async def run(job: Job, kill_at: float, root: Path, report: Callable[..., None]) -> dict[str, Any]:
-    """Work, kill everything, restore, finish, prove."""
-    rows = ray.remote(num_cpus=0)(RowStore).remote()
-    journal = f"sqlite:///{root}/journal.sqlite3"
+@attrs.frozen
+class Outcome:
+    """What the controllers leave for the proof."""
+
+    ledger: dict[str, dict[str, Any]]
+    continued: list[str]
+    saved_rows: list[str]
+    started_over: list[str]
+    snapshots: list[dict[str, float]]
+    finished_in_the_snapshot: int
+
+
+async def kill_actors(
+    job: Job, kill_at: float, root: Path, rows: Any, report: Report
+) -> tuple[Outcome, dict[str, Any]]:
+    """Work, kill every actor and forget the controller, then go on with new ones."""
     handles = start_actors(job, rows, 0)
-    first = Controller(job, handles, rows, root, journal, report)
+    first = Controller(job, handles, rows, root, report=report)
     await first.environment.check_startup()
-    wanted = round(kill_at * len(first.ledger))
-    await first.work(lambda: first.finished >= wanted and first.latest is not None)
-    at_the_kill = first.finished
-    snapshots = list(first.snapshots)
+    await work_until(first, kill_at)
+    at_the_kill, snapshots = first.finished, first.snapshots
     report(first.finished, len(first.ledger), "killing every actor")
     for handle in handles.values():
         ray.kill(handle)
@@ -166,25 +176,96 @@ async def run(job: Job, kill_at: float, root: Path, report: Callable[..., None])
     snapshot = first.latest
     del first
 
-    second = Controller(job, start_actors(job, rows, 1), rows, root, journal, report)
+    second = Controller(job, start_actors(job, rows, 1), rows, root, report=report)
     await second.environment.check_startup()
     report(0, len(second.ledger), f"restoring {snapshot.name}")
     await second.restore(snapshot)
     in_snapshot = second.finished
     await second.work(lambda: False)
-    report(second.finished, len(second.ledger), "comparing")
-    found = proof(
-        job, second, await uninterrupted(job), await rows.dump.remote(), await rows.history.remote()
+    outcome = Outcome(
+        ledger={name: attrs.asdict(rollout) for name, rollout in second.ledger.items()},
+        continued=sorted(second.continued),
+        saved_rows=sorted(second.saved_rows),
+        started_over=sorted(second.started_over),
+        snapshots=snapshots + second.snapshots,
+        finished_in_the_snapshot=in_snapshot,
     )
-    snapshots += second.snapshots
-    parked = [metrics["gym_checkpoint/paused_s"] for metrics in snapshots]
-    return found | {
-        "finished_at_the_kill": at_the_kill,
-        "finished_in_the_snapshot": in_snapshot,
-        "snapshots": len(snapshots),
-        "parked_s_max": round(max(parked), 4),
-        "parked_s_sum": round(sum(parked), 4),
-    }
+    return outcome, {"finished_at_the_kill": at_the_kill}
+
+
+async def work_until(controller: Controller, kill_at: float) -> None:
+    """Let a controller work until it is time to kill."""
+    wanted = round(kill_at * len(controller.ledger))
+    await controller.work(lambda: controller.finished >= wanted and controller.latest is not None)
+
+
+LIVES = (
+    ("committing", 2, "a checkpoint"),
+    ("restoring", 1, "a restore"),
+    ("", 1, ""),
+)
+"""In which state each controller kills itself, at which entry into it, and what that is."""
+
+
+async def kill_controllers(
+    job: Job, root: Path, rows: Any, report: Report
+) -> tuple[Outcome, dict[str, Any]]:
+    """Kill one controller in the middle of a checkpoint, the next in a restore; the third ends."""
+    handles = start_actors(job, rows, 0)  # held: an actor without a handle is stopped
+    address = ray.get_runtime_context().gcs_address
+    killed: list[str] = []
+    for state, times, what in LIVES:
+        command = [sys.executable, str(Path(__file__).parent / "rl_process.py")]
+        command += ["--job", json.dumps(attrs.asdict(job)), "--root", str(root)]
+        command += ["--address", address, "--die-in", state, "--times", str(times)]
+        process = await asyncio.create_subprocess_exec(*command)
+        while process.returncode is None:
+            with contextlib.suppress(OSError, ValueError):
+                report(*json.loads((root / "progress.json").read_text()))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 0.2)
+        if process.returncode != (-signal.SIGKILL if state else 0):
+            raise RuntimeError(f"the controller ended with {process.returncode}")
+        if what:
+            killed.append(what)
+    outcome = Outcome(**json.loads((root / "result.json").read_text()))
+    del handles
+    return outcome, {"controllers_killed_in": killed}
+
+
+async def run(job: Job, kill: str, kill_at: float, root: Path, report: Report) -> dict[str, Any]:
+    """Work, kill, restore, finish, prove."""
+    rows = ray.remote(num_cpus=0)(RowStore).options(name=f"{job.name}:rows").remote()
+    if kill == "actors":
+        outcome, killed = await kill_actors(job, kill_at, root, rows, report)
+    else:
+        outcome, killed = await kill_controllers(job, root, rows, report)
+    report(len(job.rollouts), len(job.rollouts), "comparing")
+    found = proof(
+        job,
+        outcome,
+        await uninterrupted(job),
+        await rows.dump.remote(),
+        await rows.history.remote(),
+    )
+    parked = [metrics["gym_checkpoint/paused_s"] for metrics in outcome.snapshots]
+    return (
+        killed
+        | found
+        | {
+            "finished_in_the_snapshot": outcome.finished_in_the_snapshot,
+            "recovered": recovered_of(job, root),
+            "snapshots": len(outcome.snapshots),
+            "parked_s_max": round(max(parked, default=0.0), 4),
+            "parked_s_sum": round(sum(parked), 4),
+        }
+    )
+
+
+def recovered_of(job: Job, root: Path) -> int:
+    """Return how many operations another controller than their first one has ended."""
+    with open_journal(f"sqlite:///{root}/journal.sqlite3", read_only=True) as journal:
+        return sum(row.epoch > 1 for row in journal.operations(job.name))
 
 
 def table_of(result: dict[str, Any]) -> Table:
@@ -192,10 +273,17 @@ def table_of(result: dict[str, Any]) -> Table:
     table = Table(title="Survive a kill", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
+    killed = result.get("controllers_killed_in")
+    first = (
+        ("controllers killed in", ", ".join(killed))
+        if killed
+        else ("finished when everything was killed", result["finished_at_the_kill"])
+    )
     for what, value in (
         ("rollouts", result["rollouts"]),
         ("steps", result["steps"]),
-        ("finished when everything was killed", result["finished_at_the_kill"]),
+        first,
+        ("operations recovered from the journal", result["recovered"]),
         ("finished in the snapshot restored", result["finished_in_the_snapshot"]),
         ("episodes continued", result["continued"]),
         ("  of them in the middle", result["continued_mid_episode"]),
@@ -223,6 +311,12 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=8, help="episodes in flight on each")
     parser.add_argument("--seed", type=int, default=0, help="for environments and policies")
     parser.add_argument("--kill-at", type=float, default=0.4, help="after which share of rollouts")
+    parser.add_argument(
+        "--kill",
+        choices=("actors", "controller"),
+        default="actors",
+        help="kill every actor, or the controller's process in a checkpoint and in a restore",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
     if options.instances < 1 or options.episodes < 1 or not 0 <= options.kill_at < 1:
@@ -236,7 +330,13 @@ def main() -> int:
     )
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     console = Console(stderr=True)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        namespace=job.name,
+    )
     try:
         with (
             tempfile.TemporaryDirectory(prefix="survive-a-kill-") as root,
@@ -254,7 +354,7 @@ def main() -> int:
             def report(finished: int, total: int, what: str) -> None:
                 progress.update(bar, completed=finished, total=total, description=what)
 
-            result = asyncio.run(run(job, options.kill_at, Path(root), report))
+            result = asyncio.run(run(job, options.kill, options.kill_at, Path(root), report))
     finally:
         ray.shutdown()
     if options.json:

@@ -38,7 +38,7 @@ from gymckpt.manifest import (
     write_gym_checkpoint_manifest,
 )
 from gymckpt.operations import Operations, illegal
-from gymckpt.recovery import Recovered
+from gymckpt.recovery import OWNER_TIMEOUT_S, Recovered
 from gymckpt.replies import (
     GymCheckpointCommitSummary,
     GymCheckpointPrepareSummary,
@@ -107,6 +107,7 @@ class GymCheckpointCoordinator:
         settle_s: float = 1.0,
         sweep_interval_s: float = 30.0,
         journal_timeout_s: float = 10.0,
+        owner_timeout_s: float = OWNER_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
         """
@@ -126,6 +127,8 @@ class GymCheckpointCoordinator:
             settle_s: How long other replies are waited for once a call can no longer succeed.
             sweep_interval_s: Pause between background tries to reopen what is unconfirmed.
             journal_timeout_s: How long one journal call may take before it counts as unavailable.
+            owner_timeout_s: How long a controller is silent before another may take its
+                operations over; this one gives signs of life more often than that.
             clock: The clocks; None is the host's.
 
         Raises:
@@ -148,6 +151,7 @@ class GymCheckpointCoordinator:
             run=default_run() if run is None else require_operation_id(run, "run"),
             journal=journal,
             journal_timeout_s=require_duration(journal_timeout_s, "journal_timeout_s"),
+            owner_timeout_s=require_duration(owner_timeout_s, "owner_timeout_s"),
             clock=clock or SystemClock(),
             settings=self._settings,
             cancel_reference=lambda reference: _cancel_remote(reference),  # noqa: PLW0108 - looked up late
@@ -164,6 +168,11 @@ class GymCheckpointCoordinator:
     def control_timeout_s(self) -> float:
         """Maximum wall-clock budget for one coordinated control call but prepare."""
         return self._fixed["control_timeout_s"]
+
+    @property
+    def owner_timeout_s(self) -> float:
+        """How long a controller is silent before another may take its operations over."""
+        return self._operations.owner_timeout_s
 
     @property
     def run(self) -> str:

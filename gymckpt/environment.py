@@ -31,6 +31,7 @@ from gymckpt.errors import (
 )
 from gymckpt.interfaces import EnvironmentSnapshot, RestoredEnvironmentRollouts
 from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
+from gymckpt.recovery import Recovered
 from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource
 from gymckpt.topology import require_topology
 
@@ -73,6 +74,8 @@ class GymEnvironmentCheckpoint:
         self._rollouts = rollouts
         self._restart_only = restart_only
         self._replies_timeout_s = require_duration(timeout_s, "replies_timeout_s")
+        self.recovered: tuple[Recovered, ...] = ()
+        """What `check_startup` found unfinished, and what came of each."""
         self._unattached: dict[str, set[EnvironmentEpisode]] = {}
 
     @property
@@ -88,13 +91,23 @@ class GymEnvironmentCheckpoint:
         """
         Recover what an earlier controller of this run left, and ask what cannot be captured.
 
+        A controller that died a moment ago still counts as alive; it is given its time to be
+        silent before anybody is told that it holds an operation.
+
         Raises:
             GymCheckpointOperationError: Some actor does not answer, or lacks a method.
             RestartOnlyDeployment: A server is restart-only, and that is to be refused.
             OperationHeld: Another controller, which is alive, drives an operation of this run.
             JournalError: The journal cannot be read or written.
         """
-        await self._coordinator.recover()
+        self.recovered = await self._coordinator.recover()
+        held = [found for found in self.recovered if found.held_by is not None]
+        if held:
+            await asyncio.sleep(self._coordinator.owner_timeout_s)
+            self.recovered = await self._coordinator.recover()
+            for found in self.recovered:
+                if found.held_by is not None:
+                    raise found.held_by
         servers = {
             instance: names
             for instance, names in (await self._coordinator.restart_only_servers()).items()

@@ -35,7 +35,7 @@ from gymckpt.recovery import Recovered, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder, open_recorder
+from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
 from gymckpt.topology import to_facts
 
 __all__ = ["Operations", "illegal"]
@@ -44,6 +44,9 @@ logger = logging.getLogger("gymckpt")
 
 Listed = Mapping[str, tuple[Any, ...]]
 """Instance to the episodes or rollout ids that a sweep names to it."""
+
+HEARTBEATS_PER_TIMEOUT = 6
+"""A controller gives this many signs of life in the time in which it would count as gone."""
 
 NOT_OPEN = "not open"
 
@@ -58,6 +61,7 @@ class Operations:
         run: str,
         journal: Journal | str | Path | None,
         journal_timeout_s: float,
+        owner_timeout_s: float,
         clock: Clock,
         settings: Callable[[], Settings],
         cancel_reference: Callable[[Any], None],
@@ -70,6 +74,7 @@ class Operations:
             run: The training run.
             journal: A journal or its URL; None is the default.
             journal_timeout_s: How long one journal call may take.
+            owner_timeout_s: How long a controller is silent before it counts as gone.
             clock: The two clocks.
             settings: What bounds an operation that is opened now.
             cancel_reference: Told of every reference that is no longer waited for.
@@ -80,10 +85,11 @@ class Operations:
         self._handles = handles
         self._journal = journal
         self._journal_timeout_s = journal_timeout_s
+        self.owner_timeout_s = owner_timeout_s
         self._clock = clock
         self._settings = settings
         self._cancel_reference = cancel_reference
-        self._owner = new_operation_id("controller")
+        self._owner = new_owner()
         self._recorder: Recorder | None = None
         self._opening: str | None = None
         self._sweeps: set[Running] = set()
@@ -192,6 +198,7 @@ class Operations:
             self._handles,
             run=self.run,
             force=force,
+            owner_timeout_s=self.owner_timeout_s,
             clock=self._clock,
             cancel_reference=self._cancel_reference,
             but=[running.operation.operation_id for running in mine],
@@ -304,7 +311,10 @@ class Operations:
         """Open the journal with the first operation."""
         if self._recorder is None:
             opened = await open_recorder(
-                self._journal, owner=self._owner, timeout_s=self._journal_timeout_s
+                self._journal,
+                owner=self._owner,
+                timeout_s=self._journal_timeout_s,
+                heartbeat_s=self.owner_timeout_s / HEARTBEATS_PER_TIMEOUT,
             )
             self._recorder = self._recorder or opened
         return self._recorder

@@ -21,7 +21,7 @@ from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import RESUME
-from gymckpt.episodes import new_operation_id, require_operation_id
+from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
     InvariantViolated,
     JournalCorrupt,
@@ -36,7 +36,7 @@ from gymckpt.running import Calls
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder
+from gymckpt.runtime.worker import Recorder, new_owner
 from gymckpt.topology import from_facts
 
 __all__ = ["OWNER_TIMEOUT_S", "Recovered", "recover", "recover_all"]
@@ -67,6 +67,8 @@ class Recovered:
     """Instances that have not confirmed that they are open."""
     reason: str = ""
     """Why it was left alone, where it was."""
+    held_by: OperationHeld | None = None
+    """Set where the outcome is `held`: who drives it, and the last sign of life."""
 
     @property
     def ended(self) -> bool:
@@ -118,9 +120,7 @@ async def recover(
         JournalError: The journal cannot be read or written.
     """
     require_operation_id(run, "run")
-    recorder = Recorder(
-        open_journal(journal), owner=new_operation_id("controller"), timeout_s=journal_timeout_s
-    )
+    recorder = Recorder(open_journal(journal), owner=new_owner(), timeout_s=journal_timeout_s)
     return await recover_all(
         recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s
     )
@@ -202,7 +202,7 @@ async def _taken_over(
             )
         )
     except OperationHeld as held:
-        return attrs.evolve(left_alone, reason=str(held))
+        return attrs.evolve(left_alone, reason=str(held), held_by=held)
     try:
         entries = await recorder.run(lambda: recorder.journal.read(row.run, row.operation_id))
         operation = replay(entries)

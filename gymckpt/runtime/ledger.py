@@ -84,6 +84,32 @@ class Ledger:
         )
         return failure
 
+    @property
+    def heartbeat_s(self) -> float:
+        """How often a sign of life is due, in seconds."""
+        return self._recorder.heartbeat_s
+
+    async def beat(self, operation: OperationState) -> Fenced | None:
+        """
+        Give a sign of life; a journal that cannot take it is no news, the next append says so.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            The fencing, where another controller has taken over.
+        """
+        journal, epoch = self._recorder.journal, operation.epoch
+        try:
+            await self._recorder.run(
+                lambda: journal.heartbeat(operation.run, operation.operation_id, epoch=epoch)
+            )
+        except Fenced as error:
+            return error
+        except JournalError as error:
+            logger.debug("operation %r: no sign of life: %s", operation.operation_id, error)
+        return None
+
     def keep_back(self, entries: Sequence[Entry]) -> None:
         """Remember entries that could not be recorded when they happened."""
         self._backlog += entries

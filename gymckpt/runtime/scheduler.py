@@ -68,6 +68,9 @@ __all__ = ["Scheduler"]
 
 logger = logging.getLogger("gymckpt")
 
+HEARTBEAT = "heartbeat"
+"""The timer of the signs of life; the core knows nothing of it."""
+
 Answer = Ignored | Refused | BaseException | None
 """What a verb that brought a trigger in is told: None where it was taken."""
 
@@ -135,6 +138,7 @@ class Scheduler:
         self._queue: deque[_Queued] = deque()
         self._drain_task: asyncio.Task[None] | None = None
         self._timers = Timers(self._fire)
+        self._beating: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
 
     # --- for verbs ------------------------------------------------------------------------------
@@ -152,6 +156,7 @@ class Scheduler:
         """
         await self._ledger.open(self.operation, entries)
         self._spans.follow(self.operation)
+        self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
 
     def take_over(self, epoch: int, owner: str) -> None:
         """
@@ -162,6 +167,7 @@ class Scheduler:
             owner: The token of this controller.
         """
         self._ledger.resume(self.operation)
+        self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
         self._put(TakenOver(moment=self._now(), epoch=epoch, owner=owner))
 
     def post(self, trigger: str, facts: JsonFacts | None = None) -> None:
@@ -353,6 +359,16 @@ class Scheduler:
         self._ledger.keep_back([entry for taken in counted for entry in taken.entries])
         return counted
 
+    async def _beat(self) -> None:
+        """Give a sign of life, and learn whether another controller has taken over."""
+        if self.stopped or self.operation.settled:
+            return
+        fenced = await self._ledger.beat(self.operation)
+        if fenced is not None:
+            self._stop(fenced)
+        else:
+            self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
+
     async def _catch_up(self) -> None:
         """Record what could not be recorded when it happened, now or at the next interval."""
         fenced = await self._ledger.catch_up(self.operation)
@@ -414,6 +430,9 @@ class Scheduler:
     def _fire(self, timer: str) -> None:
         if timer == "record":
             self._begin_drain()
+            return
+        if timer == HEARTBEAT:
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
             return
         self._put(TimerFired(moment=self._now(), timer=timer))
 

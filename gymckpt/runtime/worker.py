@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import queue
+import socket
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -23,13 +26,16 @@ from gymckpt.journal import open_journal
 from gymckpt.journal.base import Journal
 from gymckpt.journal.rules import Opening
 
-__all__ = ["BlockingJobs", "Recorder", "Worker", "open_recorder", "run_detached"]
+__all__ = ["BlockingJobs", "Recorder", "Worker", "new_owner", "open_recorder", "run_detached"]
 
 T = TypeVar("T")
 
 _Job = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 
 JOURNAL_THREAD = "gymckpt-journal"
+
+HEARTBEAT_S = 5.0
+"""How often a controller gives a sign of life for each of its operations."""
 
 SHUTDOWN_WAIT_S = 1.0
 """How long a loop that is being shut down is held up for an append that is under way."""
@@ -42,6 +48,12 @@ class BlockingJobs(Protocol):
     def start_job(self, name: str, job: Callable[[], T]) -> asyncio.Future[T]:
         """Run a job of that name; its result or exception ends up in the future."""
         ...
+
+
+def new_owner() -> str:
+    """Return a token for this controller: unique, and readable for whoever looks for it."""
+    host = "".join(c if c.isalnum() or c in ".-" else "-" for c in socket.gethostname())
+    return f"{host[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
 
 
 class Worker:
@@ -114,7 +126,9 @@ def run_detached(
 class Recorder:
     """A journal as the event loop sees it: every call is awaited, bounded and off the loop."""
 
-    def __init__(self, journal: Journal, *, owner: str, timeout_s: float) -> None:
+    def __init__(
+        self, journal: Journal, *, owner: str, timeout_s: float, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         """
         Wrap a journal.
 
@@ -122,8 +136,10 @@ class Recorder:
             journal: The journal; one that does not block is called in line.
             owner: The token of this controller, recorded with the operations that it opens.
             timeout_s: How long one call may take before the journal counts as unavailable.
+            heartbeat_s: How often an operation gives a sign of life.
         """
         self.journal = journal
+        self.heartbeat_s = heartbeat_s
         self.owner = owner
         self.timeout_s = timeout_s
         self._worker = Worker(JOURNAL_THREAD)
@@ -237,7 +253,11 @@ class Recorder:
 
 
 async def open_recorder(
-    place: Journal | str | Path | None, *, owner: str, timeout_s: float
+    place: Journal | str | Path | None,
+    *,
+    owner: str,
+    timeout_s: float,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> Recorder:
     """
     Open a journal off the event loop, and wrap it.
@@ -246,13 +266,16 @@ async def open_recorder(
         place: A journal or its URL; None is the default one.
         owner: The token of this controller.
         timeout_s: How long opening it, and later one call of it, may take.
+        heartbeat_s: How often an operation gives a sign of life.
 
     Raises:
         ValueError: No journal can be at this URL.
         JournalError: It cannot be opened.
     """
     if isinstance(place, Journal) or place == "memory://":
-        return Recorder(open_journal(place), owner=owner, timeout_s=timeout_s)
+        return Recorder(
+            open_journal(place), owner=owner, timeout_s=timeout_s, heartbeat_s=heartbeat_s
+        )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[Journal] = loop.create_future()
 
@@ -267,7 +290,7 @@ async def open_recorder(
     run_detached(lambda: open_journal(place), "gymckpt-journal-opening", take)
     try:
         async with asyncio.timeout(timeout_s):
-            return Recorder(await opened, owner=owner, timeout_s=timeout_s)
+            return Recorder(await opened, owner=owner, timeout_s=timeout_s, heartbeat_s=heartbeat_s)
     except TimeoutError:
         raise JournalUnavailable(
             f"the journal {text_of(place)} could not be opened within {timeout_s:g} s; its file "

@@ -1,0 +1,110 @@
+"""
+One life of the RL controller as a process of its own, which may kill itself at a chosen moment.
+
+Started by `survive_a_kill.py --kill controller`. It finds the live actors by name, settles what a
+dead controller left unfinished, goes back to the last published snapshot if there is one, and
+works. With `--die-in STATE` it dies by SIGKILL the moment an operation's entry into that state is
+durable, before anything of it is sent: no goodbye, no cleanup, the worst moment there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import ray
+from rl_loop import Controller, Job
+
+from gymckpt import Journal, open_journal
+from gymckpt.core.entry import Entry
+
+
+def deadly(journal: Journal, state: str, times: int) -> Journal:
+    """
+    Return a journal that kills this process once an entry into `state` is durable.
+
+    Args:
+        journal: The journal.
+        state: A state of an operation's chart.
+        times: At which such entry.
+    """
+    append, left = journal.append, times
+
+    def append_and_maybe_die(entries: Sequence[Entry], **about: Any) -> None:
+        nonlocal left
+        append(entries, **about)
+        if any(entry.instance is None and entry.dest == state for entry in entries):
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    journal.append = append_and_maybe_die  # type: ignore[method-assign]
+    return journal
+
+
+def actor_name(job: Job, instance: str, incarnation: int) -> str:
+    """Return the name under which a controller finds an actor."""
+    return f"{job.name}:{instance}:{incarnation}"
+
+
+async def live(job: Job, root: Path, die_in: str, times: int, control: Path) -> None:
+    """Recover, go back, work to the end, and leave what the proof needs."""
+    handles = {name: ray.get_actor(actor_name(job, name, 0)) for name in job.instance_ids}
+    rows = ray.get_actor(f"{job.name}:rows")
+    journal = open_journal(f"sqlite:///{root}/journal.sqlite3")
+    if die_in:
+        deadly(journal, die_in, times)
+
+    def report(finished: int, total: int, what: str) -> None:
+        control.write_text(json.dumps([finished, total, what]))
+
+    controller = Controller(job, handles, rows, root, report=report, journal=journal)
+    await controller.environment.check_startup()
+    snapshot = controller.latest
+    if snapshot is not None:
+        await controller.stop_what_runs(snapshot)
+        await controller.restore(snapshot)
+    in_snapshot = controller.finished
+    await controller.work(lambda: False)
+    (root / "result.json").write_text(
+        json.dumps(
+            {
+                "ledger": {n: attrs.asdict(rollout) for n, rollout in controller.ledger.items()},
+                "continued": sorted(controller.continued),
+                "saved_rows": sorted(controller.saved_rows),
+                "started_over": sorted(controller.started_over),
+                "snapshots": controller.snapshots,
+                "finished_in_the_snapshot": in_snapshot,
+            }
+        )
+    )
+
+
+def main() -> int:
+    """Parse, connect, live."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", required=True, help="the job as JSON")
+    parser.add_argument("--root", required=True, type=Path)
+    parser.add_argument("--address", required=True, help="of the Ray cluster")
+    parser.add_argument("--die-in", default="", help="a state of an operation's chart")
+    parser.add_argument("--times", type=int, default=1, help="at which entry into it")
+    options = parser.parse_args()
+    job = Job(**json.loads(options.job))
+    ray.init(
+        address=options.address, namespace=job.name, log_to_driver=False, logging_level="error"
+    )
+    control = options.root / "progress.json"
+    asyncio.run(live(job, options.root, options.die_in, options.times, control))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
