@@ -296,22 +296,24 @@ class ControlPlane:
                 f"{self.server}: is {self._state.phase} for {self._state.checkpoint_id!r}; "
                 "it admits new attempts when that is resumed",
             )
-        self._note(episode)
+        self._note([episode])
 
-    def install(self, restore_id: str, episode: EnvironmentEpisode) -> None:
+    def install(self, restore_id: str, episodes: Iterable[EnvironmentEpisode]) -> None:
         """
-        Let a restored attempt stand.
+        Let restored attempts stand: all of them, or none.
 
         Raises:
-            ParticipantRefused: The restore was resumed meanwhile, or the attempt was retired or
+            ParticipantRefused: The restore was resumed meanwhile, or an attempt was retired or
                 overtaken.
         """
         self._require_holder(restore_id)
-        self._note(episode)
+        self._note(episodes)
 
-    def _note(self, episode: EnvironmentEpisode) -> None:
-        self.require_current(episode)
-        newest = self._state.newest.insert(episode.rollout_id, episode.attempt)
+    def _note(self, episodes: Iterable[EnvironmentEpisode]) -> None:
+        newest = self._state.newest
+        for episode in episodes:
+            self.require_current(episode)
+            newest = newest.insert(episode.rollout_id, episode.attempt)
         self._state = attrs.evolve(self._state, newest=newest)
 
     # --- the chart --------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from typing import cast
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id
 from gymckpt.errors import ParticipantRefused, sample
 from gymckpt.participant.boundary import answers
-from gymckpt.participant.control import ControlPlane
 from gymckpt.participant.episodes import EpisodeBody
 from gymckpt.participant.parking import ParkingDeployment, scope_of
 from gymckpt.participant.servers import Server
@@ -194,8 +193,7 @@ class Deployment(ParkingDeployment):
             load = partial(self._load, work, root, scope, source_id)
             [bodies] = await self._workshop.in_threads(work, [load], bounded=True)
             work.require_wanted()
-            for episode in following:
-                self._servers.together(partial(_note, work.checkpoint_id, episode))
+            self._servers.together(lambda control: control.install(work.checkpoint_id, following))
             self._servers.record("restore", work.checkpoint_id, True)
         except BaseException:
             _close(bodies)
@@ -241,10 +239,6 @@ class Deployment(ParkingDeployment):
         )
         self._servers.resume(restore_id, now_ts)
         self._settle()
-
-
-def _note(restore_id: str, episode: EnvironmentEpisode, control: ControlPlane) -> None:
-    control.install(restore_id, episode)
 
 
 def _close(bodies: Iterable[EpisodeBody]) -> None:

@@ -342,8 +342,8 @@ def test_only_the_holder_installs() -> None:
     """Only the restore that holds the plane installs, and what it installs overtakes."""
     plane = plane_in("restored")
     with pytest.raises(ParticipantRefused, match="stale_checkpoint"):
-        plane.install(OTHER, EnvironmentEpisode("r0", 1))
-    plane.install(HOLDER, EnvironmentEpisode("r0", 1))
+        plane.install(OTHER, [EnvironmentEpisode("r0", 1)])
+    plane.install(HOLDER, [EnvironmentEpisode("r0", 1)])
     plane.resume(HOLDER, now_ts=NOW)
     assert refused_code(plane, 0) == "stale_attempt"
 
@@ -353,7 +353,7 @@ def test_a_retired_next_attempt_cannot_be_installed() -> None:
     plane = plane_in("restored")
     plane.retire(HOLDER, [EnvironmentEpisode("r0", 1)], deadline_ts=IN_TIME, now_ts=NOW)
     with pytest.raises(ParticipantRefused, match="start the rollout over as attempt 2"):
-        plane.install(HOLDER, EnvironmentEpisode("r0", 1))
+        plane.install(HOLDER, [EnvironmentEpisode("r0", 1)])
 
 
 def test_a_retire_that_asks_for_nothing_new_is_done() -> None:

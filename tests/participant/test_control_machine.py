@@ -253,7 +253,7 @@ class Model(RuleBasedStateMachine):
         if who is None:
             self.compare(code, lambda: self.plane.admit(episode, now_ts=self.now))
         else:
-            self.compare(code, lambda: self.plane.install(who, episode))
+            self.compare(code, lambda: self.plane.install(who, [episode]))
         if code is None:
             self.newest[rollout] = attempt
 

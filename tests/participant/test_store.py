@@ -261,3 +261,41 @@ def test_one_of_racing_writers_wins(tmp_path: Path, round_number: int) -> None:
         [winner] = set(pool.map(write, range(8))) - {"checkpoint_conflict"}
     assert store.read(winner) == contents[winner]
     assert not list(store.directory.glob(".*"))
+
+
+@pytest.mark.parametrize("winners_id", ["c1", "c2"])
+def test_a_writer_that_loses_at_the_last_moment_takes_its_records_back(
+    tmp_path: Path, winners_id: str
+) -> None:
+    """Another write that is published just before the link wins, and is alone in the directory."""
+    store = store_at(tmp_path)
+    looks = 0
+
+    def stop() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == len(RECORDS) + 1:
+            store.write(winners_id, RECORDS[:1], stop=never)
+        return False
+
+    with pytest.raises(ParticipantRefused, match=f"already holds checkpoint '{winners_id}'"):
+        store.write("c1", RECORDS, stop=stop)
+    assert store.read(winners_id) == RECORDS[:1]
+    assert len(files_of(store)) == 2
+
+
+def test_a_writer_that_loses_to_an_equal_one_has_written(tmp_path: Path) -> None:
+    """Two equal writes at the same moment are one: both return the manifest that stands."""
+    store = store_at(tmp_path)
+    looks = 0
+
+    def stop() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == len(RECORDS) + 1:
+            store.write("c1", RECORDS, stop=never)
+        return False
+
+    manifest = store.write("c1", RECORDS, stop=stop)
+    assert store.read("c1") == RECORDS
+    assert set(files_of(store)) == {MANIFEST_FILE, manifest.records_file}
