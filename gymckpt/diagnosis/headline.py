@@ -6,6 +6,7 @@ A picture can be made of a history that no chart allows; `explain` says more, bu
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 from gymckpt.chart import Chart
@@ -20,6 +21,7 @@ __all__ = ["cause_group", "cause_words", "happy_states", "headline", "tone_of"]
 REASON_MAX = 400
 
 
+@cache
 def happy_states(chart: Chart) -> tuple[str, ...]:
     """
     Return the states of the way that a chart's file declares first: the one on which all is well.

@@ -18,6 +18,7 @@ from gymckpt.diagnosis.headline import headline, tone_of
 from gymckpt.diagnosis.lanes import Span
 from gymckpt.diagnosis.page import Page, Tile, clock_text, escaped, foreign, seconds_text, tiles
 from gymckpt.diagnosis.picture import SLOW_FACTOR, Picture, parked_s, picture_of
+from gymckpt.diagnosis.report_controls import choice
 from gymckpt.diagnosis.report_data import data_of
 from gymckpt.diagnosis.report_tables import (
     afterwards_part,
@@ -195,24 +196,15 @@ def _explained(explanation: Explanation | None) -> str:
 # --- the picture --------------------------------------------------------------------------------
 
 
-def _choice(name: str, legend: str, options: Sequence[tuple[str, str]]) -> str:
-    items = "".join(
-        f'<label><input type="radio" name="{name}" value="{value}" autocomplete="off"'
-        f"{' checked' if number == 0 else ''}><span>{text}</span></label>"
-        for number, (value, text) in enumerate(options)
-    )
-    return f'<fieldset class="choice"><legend>{legend}</legend>{items}</fieldset>'
-
-
 _CONTROLS = (
     '<div class="controls" id="controls">'
-    + _choice(
+    + choice(
         "filter",
         "Show",
         (("all", "all"), ("trouble", "in trouble"), ("slow", "slow"), ("waiting", "waiting")),
     )
-    + _choice("order", "Order", (("worst", "worst first"), ("name", "by name")))
-    + _choice("scale", "Time", (("fitted", "fitted"), ("true", "to scale")))
+    + choice("order", "Order", (("worst", "worst first"), ("name", "by name")))
+    + choice("scale", "Time", (("fitted", "fitted"), ("true", "to scale")))
     + '<label class="find">Find <input type="search" id="find" autocomplete="off" '
     'placeholder="id or words of an error"></label></div>'
 )
