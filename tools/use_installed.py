@@ -32,22 +32,24 @@ from gymckpt.participant.store import Record
 
 SHARD = "counters"
 INSTANCES = tuple(f"{SHARD}/replica-{index}" for index in range(2))
-TURNS = 50
+MORE = 3
+"""How far a restored counter counts on; one that was not restored never ends."""
 
 
 class Counter:
-    """An episode that counts to `TURNS`, one number a turn."""
+    """An episode that counts, one number a turn."""
 
     restart_only = False
     row_keys: Sequence[str] = ()
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, last: int | None) -> None:
         self.count = count
+        self.last = last
 
     async def turn(self) -> bool:
         """Count, and return whether that was the end."""
         self.count += 1
-        return self.count >= TURNS
+        return self.count == self.last
 
     def reply(self) -> int:
         """Return what was counted."""
@@ -82,7 +84,8 @@ class Counters(Deployment):
         """Count on from what was saved."""
         require_wanted()
         counts = {record["rollout_id"]: record["count"] for record in records["counter"]}
-        return [Counter(counts[episode.rollout_id]) for episode in episodes]
+        found = [counts[episode.rollout_id] for episode in episodes]
+        return [Counter(count, count + MORE) for count in found]
 
 
 class Handle:
@@ -116,13 +119,15 @@ async def save_and_go_on(directory: Path) -> None:
         instance: (EnvironmentEpisode(f"rollout-{index}", 0),)
         for index, instance in enumerate(INSTANCES)
     }
+    bodies = [Counter(0, None) for _ in first]
     runs = [
-        asyncio.ensure_future(deployment.begin(episode, Counter(0)))
-        for deployment, (episode,) in zip(first, saved.values(), strict=True)
+        asyncio.ensure_future(deployment.begin(episode, body))
+        for deployment, (episode,), body in zip(first, saved.values(), bodies, strict=True)
     ]
     coordinator = coordinator_of(first, journal)
     async with coordinator.prepared("step-1"):
         result = await coordinator.commit("step-1", root, saved, restarts={})
+        parked = [body.count for body in bodies]
     require(result.manifest.instances == saved, "the manifest names what was saved")
     await asyncio.gather(*(deployment.close() for deployment in first))
     await asyncio.gather(*runs, return_exceptions=True)
@@ -134,7 +139,8 @@ async def save_and_go_on(directory: Path) -> None:
             for index, deployment in enumerate(second)
         ]
     counts = await asyncio.gather(*replies)
-    require(counts == [TURNS] * len(second), f"restored episodes count to the end: {counts}")
+    expected = [count + MORE for count in parked]
+    require(counts == expected, f"what was {parked} counts on to {expected}: {counts}")
     await asyncio.gather(*(deployment.close() for deployment in second))
 
 

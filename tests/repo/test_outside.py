@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer
 
 from gymckpt.participant.deployment import Deployment
 from tests.repo import house
@@ -69,7 +70,7 @@ def test_gymckpt_commands_exist() -> None:
     """Every command of `gymckpt` that the documents give exists."""
     from gymckpt.cli import app
 
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    known = set(vars(typer.main.get_command(app))["commands"])
     named = {
         command.split()[1]
         for name in DOCUMENTS
