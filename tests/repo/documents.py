@@ -79,7 +79,9 @@ def rows_of(table: str) -> list[list[str]]:
 def signature_of(name: str, method: Callable[..., Any]) -> str:
     """Return a method as a document shows it: its name and the names of its parameters."""
     shown: list[str] = []
-    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+    # Where a class was made an actor before, Ray has added private parameters of its own.
+    own = [one for one in inspect.signature(method).parameters.values() if one.name[0] != "_"]
+    for parameter in own[1:]:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")
         shown.append(parameter.name)
