@@ -67,13 +67,18 @@ def os_errors(path: Path) -> Generator[None, None, None]:
         ) from error
 
 
+PAGE_BYTES_MIN = 512
+"""A database is a whole number of pages, none smaller than this. The size is taken from the
+directory: to open the file here would drop SQLite's locks on it when it is closed again."""
+
+
 def is_there(path: Path) -> bool:
     """
     Whether a file that may be a journal is at `path`.
 
     Raises:
         JournalUnavailable: Something else is there, or it cannot be looked at.
-        JournalCorrupt: The file is empty.
+        JournalCorrupt: The file is empty, or was cut off.
     """
     try:
         found = path.stat()
@@ -90,6 +95,11 @@ def is_there(path: Path) -> bool:
         raise JournalCorrupt(
             f"journal {path}: the file is empty, which a journal never is: it was truncated or "
             "made by something else; move it away and a new journal is made"
+        )
+    if found.st_size % PAGE_BYTES_MIN:
+        raise JournalCorrupt(
+            f"journal {path}: its {found.st_size} bytes are no whole number of pages: it was cut "
+            "off, or is no journal; restore it from a copy, or move it away"
         )
     return True
 

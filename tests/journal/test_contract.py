@@ -19,6 +19,7 @@ from gymckpt.errors import (
     JournalConflict,
     JournalError,
     JournalUnavailable,
+    OperationHeld,
     OperationIdUsed,
 )
 from gymckpt.journal import Journal, Opening, OperationRow
@@ -527,3 +528,39 @@ def test_claims_from_many_threads_are_all_different(journal: Journal) -> None:
     with ThreadPoolExecutor(6) as pool:
         epochs = list(pool.map(lambda n: journal.claim(RUN, OPERATION, owner=f"t-{n}"), range(24)))
     assert sorted(epochs) == list(range(2, 26))
+
+
+# --- signs of life ------------------------------------------------------------------------------
+
+
+def test_a_living_controller_keeps_its_operation(journal: Journal) -> None:
+    """A claim within `stale_s` of the last sign of life is refused and changes nothing."""
+    begun(journal)
+    with pytest.raises(OperationHeld) as caught:
+        journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e6)
+    assert caught.value.owner == row(journal).owner
+    assert row(journal).epoch == 1
+    assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=0.0) == 2
+    assert journal.claim(RUN, OPERATION, owner="host-c:3") == 3
+
+
+def test_a_sign_of_life_is_of_the_epoch_that_drives(journal: Journal) -> None:
+    """A heartbeat makes the silence shorter; one of an epoch that was fenced says so."""
+    begun(journal)
+    before = journal.silent_s(RUN, OPERATION)
+    journal.heartbeat(RUN, OPERATION, epoch=1)
+    after = journal.silent_s(RUN, OPERATION)
+    assert before is not None
+    assert after is not None
+    assert after >= 0.0
+    journal.claim(RUN, OPERATION, owner="host-b:2")
+    with pytest.raises(Fenced) as caught:
+        journal.heartbeat(RUN, OPERATION, epoch=1)
+    assert (caught.value.current_epoch, caught.value.owner) == (2, "host-b:2")
+
+
+def test_nobody_lives_for_an_operation_that_is_not_there(journal: Journal) -> None:
+    """An unknown operation has no silence, and no sign of life can be given for it."""
+    assert journal.silent_s(RUN, "nowhere") is None
+    with pytest.raises(JournalError, match="holds no operation"):
+        journal.heartbeat(RUN, "nowhere", epoch=1)

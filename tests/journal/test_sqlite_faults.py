@@ -183,6 +183,7 @@ def test_a_deleted_file_stops_writing(sqlite_home: SqliteHome, suffix: str) -> N
     for write in writes:
         with pytest.raises(JournalUnavailable, match=f"journal.sqlite3{suffix} was deleted"):
             write()
+    assert journal.read(RUN, OPERATION) == (entry(1),)
     journal.close()
     assert not lost.exists()
 

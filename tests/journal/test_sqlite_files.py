@@ -216,7 +216,8 @@ def test_a_database_of_something_else_is_left_as_it_is(
 
 def _all_of(journal: Journal) -> object:
     rows = journal.operations()
-    return rows, [journal.read(row.run, row.operation_id) for row in rows]
+    keys = [(row.run, row.operation_id) for row in rows]
+    return rows, [(journal.read(*key), journal.silent_s(*key)) for key in keys]
 
 
 def test_a_truncated_journal_is_never_read_as_a_shorter_one(closed: Path, tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def test_entries_without_their_operation_are_refused(closed: Path) -> None:
 
 def test_a_newer_schema_is_refused_with_the_way_out(closed: Path) -> None:
     """A journal of a newer release is not touched, and the error says to upgrade."""
-    edit(closed, "UPDATE meta SET schema_version = 2")
+    edit(closed, f"UPDATE meta SET schema_version = {len(MIGRATIONS) + 1}")
     before = digest(closed)
     for read_only in (False, True):
         with pytest.raises(JournalError, match="upgrade gymckpt") as caught:
@@ -323,7 +324,7 @@ def test_a_schema_that_is_raised_meanwhile_stops_the_older_release(
     """A journal that a newer release has taken over is not written in the old way any more."""
     journal = sqlite_home.open()
     begun(journal)
-    edit(sqlite_home.path, "UPDATE meta SET schema_version = 2")
+    edit(sqlite_home.path, f"UPDATE meta SET schema_version = {len(MIGRATIONS) + 1}")
     with pytest.raises(JournalError, match="upgrade gymckpt"):
         journal.append([entry(2)], expected_seq=1, epoch=1)
     with pytest.raises(JournalError, match="upgrade gymckpt"):
@@ -366,15 +367,27 @@ def _columns(path: Path) -> list[str]:
 def test_an_older_schema_is_raised_step_by_step(closed: Path) -> None:
     """Opening to write runs exactly the missing steps, once; opening to read refuses to."""
     steps = (*MIGRATIONS, _add_a_column)
+    version = "SELECT schema_version FROM meta"
     with pytest.raises(JournalError, match="open it once for writing"):
         SqliteStore(closed, read_only=True, migrations=steps)
     assert "note" not in _columns(closed)
     for _ in range(2):
         store = SqliteStore(closed, migrations=steps)
         with store.reading() as connection:
-            assert connection.exec_driver_sql("SELECT schema_version FROM meta").scalar_one() == 2
+            assert connection.exec_driver_sql(version).scalar_one() == len(steps)
         store.close()
     assert _columns(closed).count("note") == 1
+
+
+def test_a_journal_of_version_1_is_read_and_written_by_this_release(closed: Path) -> None:
+    """What was written before controllers gave signs of life is kept, and can be taken over."""
+    edit(closed, "DROP TABLE heartbeats")
+    edit(closed, "UPDATE meta SET schema_version = 1")
+    with open_journal(closed) as journal:
+        assert len(journal.read(RUN, OPERATION)) == 6
+        assert journal.silent_s(RUN, OPERATION) is None
+        assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e9) == 2
+        assert journal.silent_s(RUN, OPERATION) is not None
 
 
 def test_a_new_journal_runs_every_step(tmp_path: Path) -> None:
