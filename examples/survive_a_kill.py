@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rl_loop import Controller, Job, RowStore
 from rl_process import actor_name
 
-from gymckpt import open_journal  # noqa: E402
+from gymckpt import open_journal
 from gymckpt.participant.gymnasium import GymnasiumDeployment
 
 Report = Callable[[int, int, str], None]

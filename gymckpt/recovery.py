@@ -23,6 +23,7 @@ from gymckpt.core.replay import replay
 from gymckpt.core.settings import RESUME
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
+    GymCheckpointOperationError,
     InvariantViolated,
     JournalCorrupt,
     OperationHeld,
@@ -32,6 +33,7 @@ from gymckpt.errors import (
 )
 from gymckpt.journal import Journal, OperationRow, open_journal
 from gymckpt.manifest import withdraw_gym_checkpoint_manifest
+from gymckpt.owed import new_retire, owed_in
 from gymckpt.running import Calls
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
@@ -169,6 +171,7 @@ async def recover_all(
     ]
     driven = [found for found in claimed if isinstance(found, Scheduler)]
     await asyncio.gather(*(scheduler.until_released() for scheduler in driven))
+    await _pay_owed(recorder, handles, run, clock or SystemClock(), cancel_reference)
     found_in = {row.operation_id: row.state for row in rows}
     return tuple(
         _outcome(found, found_in[found.operation.operation_id], handles)
@@ -176,6 +179,39 @@ async def recover_all(
         else found
         for found in claimed
     )
+
+
+async def _pay_owed(
+    recorder: Recorder,
+    handles: Mapping[str, Any],
+    run: str,
+    clock: Clock,
+    cancel_reference: Callable[[Any], None],
+) -> None:
+    """Retire what discarded restores could not, wherever there is a handle."""
+    now_ts = clock.wall_ts()
+    owed, settings = await recorder.run(lambda: owed_in(recorder.journal, run, now_ts))
+    payable = {instance: owed[instance] for instance in owed if instance in handles}
+    if not payable or settings is None:
+        return
+    opening, calls = new_retire(run, payable, settings, clock)
+    scheduler = Scheduler(
+        opening.operation,
+        recorder=recorder,
+        handles=handles,
+        wire=calls,
+        clock=clock,
+        cancel_reference=cancel_reference,
+    )
+    await scheduler.open(opening.entries)
+    scheduler.post("run")
+    await scheduler.until_released()
+    failures = scheduler.unconfirmed("retire")
+    if failures:
+        logger.warning(
+            "restored attempts are still to be retired: %s",
+            GymCheckpointOperationError("retire", failures),
+        )
 
 
 async def _taken_over(

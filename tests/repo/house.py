@@ -27,7 +27,7 @@ VOCABULARY = frozenset(
 STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
-CONTROLLER = frozenset({"calls", "coordinator", "operations", "recovery", "running"})
+CONTROLLER = frozenset({"calls", "coordinator", "operations", "owed", "recovery", "running"})
 """The verbs of the coordinator, and taking over from a controller that is gone."""
 
 FACADE = frozenset({"environment", "interfaces", "snapshot"})
