@@ -20,9 +20,9 @@ from gymckpt.calls import (
     RestoreCalls,
     RestoreSource,
 )
-from gymckpt.checks import require_names
+from gymckpt.checks import copied, require_names
 from gymckpt.core.entry import Entry
-from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration
+from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration, require_policies
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id
 from gymckpt.errors import (
     GymCheckpointNotReady,
@@ -138,7 +138,7 @@ class GymCheckpointCoordinator:
         """
         self._handles = require_handles(shard_set)
         self._live = tuple(self._handles)
-        self._retry = dict(retry or {})
+        self._retry = require_policies({} if retry is None else retry)
         self._fixed = {
             "control_timeout_s": require_duration(control_timeout_s, "control_timeout_s"),
             "prepare_timeout_s": require_duration(prepare_timeout_s, "prepare_timeout_s"),
@@ -211,9 +211,11 @@ class GymCheckpointCoordinator:
             checkpoint_id: The open checkpoint or restore.
 
         Raises:
+            ValueError: The id is malformed.
             IllegalTransition: No operation of that id is parked on this coordinator.
             GymCheckpointOperationError: A lease was lost; all instances were reopened.
         """
+        require_operation_id(checkpoint_id, "checkpoint id")
         running = self._operations.require_open(checkpoint_id, "renew")
         if not running.operation.row.renews:
             raise illegal(running, "renew")
@@ -237,8 +239,7 @@ class GymCheckpointCoordinator:
         servers: dict[str, list[str]] = {}
         for instance, reply in replies.items():
             try:
-                names = tuple(reply) if isinstance(reply, list) else reply
-                servers[instance] = list(require_names(names, "restart-only servers"))
+                servers[instance] = list(require_names(copied(reply), "restart-only servers"))
             except (TypeError, ValueError) as error:
                 failures[instance] = error
         if failures:

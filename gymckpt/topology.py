@@ -177,10 +177,14 @@ def require_root(checkpoint_root: object) -> str:
 
     Raises:
         TypeError: It is no path, or an empty one.
+        ValueError: No file system or no journal can hold it.
     """
     if not isinstance(checkpoint_root, str | Path) or not str(checkpoint_root):
         raise TypeError(f"checkpoint_root is a path, not {show(checkpoint_root)}")
-    return str(checkpoint_root)
+    root = str(checkpoint_root)
+    if "\0" in root or root.encode("utf-8", "replace").decode() != root:
+        raise ValueError(f"checkpoint_root must be Unicode text without NUL, not {show(root)}")
+    return root
 
 
 def absolute(root: str) -> Path:

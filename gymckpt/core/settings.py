@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -14,6 +14,8 @@ RENEW = "renew"
 RESUME = "resume"
 SWEEP_CALLS = frozenset({"retire", "forget", RESUME})
 """The calls that close no instance, so that one may be sent without a resume to follow."""
+CALLS = SWEEP_CALLS | {"prepare", RENEW, "commit", "restore"}
+"""All calls that a chart may send."""
 
 RENEW_INTERVAL_MIN_S = 0.01
 RENEW_INTERVAL_MAX_S = 10.0
@@ -38,14 +40,25 @@ def require_duration(value: object, name: str, *, zero: bool = False) -> float:
         raise TypeError(
             f"{name} is a number of seconds, not {type(value).__name__}: {value!r:.100}"
         )
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    try:
+        seconds = float(value)
+    except OverflowError:  # an int of hundreds of digits
+        seconds = math.inf
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
         bound = "not negative" if zero else "positive"
-        raise ValueError(f"{name} must be finite and {bound}, got {value!r}")
-    return float(value)
+        raise ValueError(f"{name} must be finite and {bound}, got {seconds!r}")
+    return seconds
 
 
 def _positive(_instance: object, attribute: attrs.Attribute[float], value: object) -> None:
     require_duration(value, attribute.name)
+
+
+def _count(_instance: object, attribute: attrs.Attribute[int], value: object) -> None:
+    if type(value) is not int:
+        raise TypeError(f"{attribute.name} is an int, not {type(value).__name__}: {value!r:.100}")
+    if value < 1:
+        raise ValueError(f"{attribute.name} must be at least 1, got {value}")
 
 
 def _not_negative(_instance: object, attribute: attrs.Attribute[float], value: object) -> None:
@@ -56,12 +69,34 @@ def _not_negative(_instance: object, attribute: attrs.Attribute[float], value: o
 class RetryPolicy:
     """How often a call is sent to one instance, and how long it rests in between."""
 
-    attempts: int = attrs.field(
-        validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)]
-    )
+    attempts: int = attrs.field(validator=_count)
     """How many times at the most; 1 is no retry."""
     pause_s: float = attrs.field(validator=_not_negative)
     """Seconds between a transient failure and the next try."""
+
+
+def require_policies(raw: object) -> dict[str, RetryPolicy]:
+    """
+    Return a copy of `raw` if it maps calls to retry policies.
+
+    Args:
+        raw: Any object.
+
+    Raises:
+        TypeError: It is no mapping, or holds something that is no policy.
+        ValueError: There is no call of that name.
+    """
+    if not isinstance(raw, Mapping):
+        raise TypeError(f"retry maps calls to policies; got {type(raw).__name__}: {raw!r:.100}")
+    policies: dict[str, RetryPolicy] = {}
+    for call, policy in cast("Mapping[object, object]", raw).items():
+        if call not in CALLS:
+            known = ", ".join(sorted(CALLS))
+            raise ValueError(f"retry names {call!r:.100}, which is no call; calls are {known}")
+        if not isinstance(policy, RetryPolicy):
+            raise TypeError(f"retry[{call!r}] is a RetryPolicy, not {type(policy).__name__}")
+        policies[str(call)] = policy
+    return policies
 
 
 @attrs.frozen(kw_only=True)
