@@ -157,7 +157,7 @@ class Reading:
             note = note_of(entry.facts)
             tick = Tick(at_s=entry.at_s, kind=entry.trigger, call=call, ask=ask, note=note)
             self._ticks.setdefault(instance, []).append(tick)
-        if entry.trigger in ("answer", "confirm") and place is not None:
+        if entry.trigger in ("answer", "confirm") and place is not None and call != RESUME:
             known_s = self._leased.get(instance, 0.0)
             self._leased[instance] = max(known_s, spans[place].deadline_at_s)
 

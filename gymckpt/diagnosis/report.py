@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import RENEW
-from gymckpt.diagnosis.explanation import Explanation
+from gymckpt.diagnosis.explanation import Explanation, Move, NextStep
 from gymckpt.diagnosis.headline import headline, tone_of
 from gymckpt.diagnosis.lanes import Span
 from gymckpt.diagnosis.page import Page, Tile, clock_text, escaped, foreign, seconds_text, tiles
@@ -169,28 +169,47 @@ def _explained(explanation: Explanation | None) -> str:
     """Return what is waited for, what comes next and what may be done."""
     if explanation is None:
         return ""
-    rows = [
-        f"<h3>{title}</h3><ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
-        for title, lines in (
-            ("Waits for", [foreign(explanation.waits_for)] if explanation.waits_for else []),
-            ("In the way", [foreign(one.words) for one in explanation.blocking]),
-            ("Next, by itself", [foreign(step.what) for step in explanation.next]),
-            (
-                "What an operator may do",
-                [
-                    f"<code>{foreign(move.command)}</code>: {foreign(move.does)}"
-                    for move in explanation.moves
-                    if move.allowed
-                ],
-            ),
-            ("Besides", [foreign(finding.words) for finding in explanation.findings]),
-        )
-        if lines
-    ]
-    about = f'<p class="hint">As of {clock_text(explanation.as_of_ts)}.</p>'
-    return (
-        f'<section class="panel"><h2>Explained</h2>{about}{"".join(rows)}</section>' if rows else ""
+    sections = (
+        ("Waits for", [foreign(explanation.waits_for)] if explanation.waits_for else []),
+        ("In the way", _blocking(explanation)),
+        ("Next, by itself", [f"{foreign(step.what)}{_when(step)}" for step in explanation.next]),
+        ("What an operator may do", [_move(move) for move in explanation.moves if move.allowed]),
+        ("Besides", [foreign(finding.words) for finding in explanation.findings]),
     )
+    parts = "".join(
+        f"<h3>{title}</h3><ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
+        for title, lines in sections
+        if lines
+    )
+    return (
+        f'<section class="panel" id="explained"><h2>Explained '
+        f'<span class="kind">as of {clock_text(explanation.as_of_ts)}</span></h2>{parts}</section>'
+    )
+
+
+def _blocking(explanation: Explanation) -> list[str]:
+    named = [
+        f"<strong>{foreign(one.instance)}</strong> {foreign(one.words)}"
+        for one in explanation.blocking
+    ]
+    more = explanation.blocking_total - len(named)
+    return [*named, f"and {more} more"] if more > 0 else named
+
+
+def _when(step: NextStep) -> str:
+    if step.at_ts is None or step.in_s is None:
+        return ""
+    ahead = (
+        f"in {seconds_text(step.in_s)}"
+        if step.in_s >= 0
+        else (f"overdue by {seconds_text(-step.in_s)}")
+    )
+    return f' <span class="detail">{ahead}, at {clock_text(step.at_ts)}</span>'
+
+
+def _move(move: Move) -> str:
+    condition = f' <span class="detail">({foreign(move.why_not)})</span>' if move.why_not else ""
+    return f"<code>{foreign(move.command)}</code><br>{foreign(move.does)}{condition}"
 
 
 # --- the picture --------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ def timeline_of(entries: Iterable[Entry]) -> Timeline:
     """
     states: list[tuple[str, float, float | None]] = []
     spans: dict[tuple[str, str, int], AskSpan] = {}
+    latest: dict[tuple[str, str], int] = {}
     for entry in entries:
         if entry.instance is None:
             if entry.dest == entry.source:
@@ -85,8 +86,12 @@ def timeline_of(entries: Iterable[Entry]) -> Timeline:
                 states[-1] = (state, entered, entry.at_s)
             states.append((entry.dest, entry.at_s, None))
             continue
-        key = (str(entry.call), entry.instance, int(entry.ask or 0))
+        asked = (str(entry.call), entry.instance)
+        key = (*asked, int(entry.ask or 0))
+        if entry.trigger == "confirm":  # an answer to an earlier ask ends the wait for the latest
+            key = (*asked, latest.get(asked, key[2]))
         if entry.trigger in _ASKING:
+            latest[asked] = key[2]
             spans[key] = AskSpan(
                 instance=entry.instance,
                 call=str(entry.call),

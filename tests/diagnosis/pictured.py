@@ -8,7 +8,7 @@ returns the entries. Nothing in here decides what is legal.
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -384,9 +384,22 @@ def lived(number: int) -> tuple[Entry, ...]:
     return played(story)
 
 
-def fill(journal: Journal, count: int, run: str = "llama-grpo-7", kinds: int = 92) -> None:
-    """Store many settled operations, opened every ten minutes."""
-    templates = [lived(number) for number in range(min(kinds, count))]
+def own(history: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Return the entries of the operation itself, numbered anew, as if it had made no call."""
+    kept = [entry for entry in history if entry.instance is None]
+    return tuple(attrs.evolve(entry, seq=seq) for seq, entry in enumerate(kept, 1))
+
+
+def fill(
+    journal: Journal,
+    count: int,
+    *,
+    run: str = "llama-grpo-7",
+    kinds: int = 46,
+    take: Callable[[Sequence[Entry]], Sequence[Entry]] = tuple,
+) -> None:
+    """Store many settled operations, opened every ten minutes; of each what `take` leaves."""
+    templates = [take(lived(number)) for number in range(min(kinds, count))]
     for number in range(count):
         template = templates[number % len(templates)]
         shift_s = number * 600.0
