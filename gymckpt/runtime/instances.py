@@ -161,32 +161,59 @@ async def ask_all(
 
     Returns:
         The replies, and what the others ended with, both by instance id.
+
+    Raises:
+        KeyboardInterrupt: It landed in one of the calls.
     """
     failures: dict[str, BaseException] = {}
     asked: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
-    for instance, handle in handles.items():
-        try:
-            reference = send(handle, method, (), {})
-            asked[instance] = (reference, watch(reference))
-        except Exception as error:
-            failures[instance] = tame(error)
-    futures = [future for _, future in asked.values()]
+    late = frozenset[str]()
     try:
-        if futures:
-            await asyncio.wait(futures, timeout=timeout_s)
+        for instance, handle in handles.items():
+            try:
+                reference = send(handle, method, (), {})
+                asked[instance] = (reference, watch(reference))
+            except Interrupted as interrupt:
+                raise interrupt.original from None
+            except BaseException as error:
+                failures[instance] = tame(error)
+        if asked:
+            await asyncio.wait([future for _, future in asked.values()], timeout=timeout_s)
     finally:
-        late = [reference for reference, future in asked.values() if future.cancel()]
-        for reference in late:
-            cancel_reference(reference)
+        late = _given_up(asked, cancel_reference)
     replies: dict[str, Any] = {}
-    for instance, (reference, future) in asked.items():
-        if any(reference is other for other in late) or future.cancelled():
+    for instance, (_, future) in asked.items():
+        if instance in late:
             failures[instance] = TimeoutError(f"no answer to {method} within {timeout_s:g} s")
+        elif future.cancelled():
+            failures[instance] = asyncio.CancelledError("the call was cancelled")
         elif (failure := future.exception()) is not None:
+            if isinstance(failure, Interrupted):
+                raise failure.original
             failures[instance] = tame(failure)
         else:
             replies[instance] = future.result()
     return replies, failures
+
+
+def _given_up(
+    asked: Mapping[str, tuple[Any, asyncio.Future[Any]]], cancel_reference: Callable[[Any], None]
+) -> frozenset[str]:
+    """Stop waiting for every answer that is outstanding, and return from whom."""
+    late: set[str] = set()
+    for instance, (reference, future) in asked.items():
+        future.add_done_callback(_retrieve)
+        if future.cancel():
+            late.add(instance)
+            with contextlib.suppress(Exception):  # best effort, as everywhere
+                cancel_reference(reference)
+    return frozenset(late)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at an exception that nobody waits for any more, so that it is not reported as lost."""
+    if not future.cancelled():
+        future.exception()
 
 
 def is_object_ref(reference: object) -> bool:
