@@ -39,8 +39,8 @@ class Case:
     """Who drives it, where the journal's row is known; else empty."""
     epoch: int
     """Which epoch drives it: the row's where that is known, else the last entry's."""
-    seen_ts: float | None
-    """The owner's last sign of life besides the entries, where the journal keeps one."""
+    silent_s: float | None
+    """How long ago the owner gave a sign of life, where the journal keeps any."""
     history: tuple[Mapping[tuple[str, str], Story], ...]
     """The stories of earlier operations, the latest first."""
 
@@ -53,11 +53,6 @@ class Case:
     def last(self) -> Entry:
         """The latest of them."""
         return self.replayed.entries[-1]
-
-    @property
-    def silent_s(self) -> float:
-        """How long ago the last entry was made."""
-        return self.now_at_s - self.last.at_s
 
     @property
     def closed(self) -> bool:
@@ -80,7 +75,7 @@ def case_of(
     history: Sequence[Sequence[Entry]],
     owner: str,
     epoch: int | None,
-    seen_ts: float | None,
+    silent_s: float | None,
 ) -> Case | None:
     """
     Work a history out; None where it does not even have a legal first entry.
@@ -92,7 +87,7 @@ def case_of(
             instances.
         owner: Who drives it, where that is known.
         epoch: Which epoch drives it, where that is known.
-        seen_ts: The owner's last sign of life, where the journal keeps one.
+        silent_s: How long ago the owner gave a sign of life, where the journal keeps any.
     """
     replayed = replay(entries)
     operation = replayed.state
@@ -109,6 +104,6 @@ def case_of(
         now_at_s=last.at_s + max(0.0, moment_ts - last.ts),
         owner=owner,
         epoch=max(last.epoch, epoch or 0),
-        seen_ts=seen_ts,
+        silent_s=silent_s,
         history=tuple(stories_of(one) for one in history),
     )

@@ -125,7 +125,9 @@ def _did(story: Story) -> str:
     if story.state == "gone":
         return f"is dead, {story.call} said so{after}{tries}: {story.reason}"
     if story.state == "unanswered":
-        return f"did not answer {story.call}{after.replace('after', 'within')}{tries}: {story.reason}"
+        return (
+            f"did not answer {story.call}{after.replace('after', 'within')}{tries}: {story.reason}"
+        )
     return f"failed {story.call}{after}{tries}: {story.reason}"
 
 

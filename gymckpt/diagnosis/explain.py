@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
 from gymckpt.diagnosis.blocking import blocking_of, blocking_stories, groups_of, progress_of
-from gymckpt.diagnosis.case import CLOSING_CALLS, Case, case_of
+from gymckpt.diagnosis.case import Case, case_of
 from gymckpt.diagnosis.causes import why
 from gymckpt.diagnosis.explanation import Controller, Explanation, Finding, Why
+from gymckpt.diagnosis.lanes import StateSpan
 from gymckpt.diagnosis.outlook import moves_of, next_of, waits_for
+from gymckpt.diagnosis.picture import parked_s
 from gymckpt.diagnosis.signs import controller_of, findings_of, lease_of
 from gymckpt.diagnosis.stories import Story
 from gymckpt.diagnosis.words import count_of, duration
@@ -37,7 +39,7 @@ def explain(
     history: Iterable[Sequence[Entry]] = (),
     owner: str = "",
     epoch: int | None = None,
-    seen_ts: float | None = None,
+    silent_s: float | None = None,
     cut: str = "",
 ) -> Explanation:
     """
@@ -50,12 +52,12 @@ def explain(
             all entries of each, or only those of the instances that matter.
         owner: Who drives it, as the journal's row says.
         epoch: Which epoch drives it, as the journal's row says.
-        seen_ts: The owner's last heartbeat, where the journal keeps one.
+        silent_s: How long ago the owner gave a sign of life, as `Journal.silent_s` says.
         cut: What is missing, where the entries come from a file that was cut off.
     """
     given = tuple(entries)
     past = [one for one, _ in zip(history, range(HISTORY_MAX), strict=False)]
-    case = case_of(given, now_ts=now_ts, history=past, owner=owner, epoch=epoch, seen_ts=seen_ts)
+    case = case_of(given, now_ts=now_ts, history=past, owner=owner, epoch=epoch, silent_s=silent_s)
     return _unopened(given, now_ts, cut) if case is None else _explained(case, cut)
 
 
@@ -89,7 +91,7 @@ def _explained(case: Case, cut: str) -> Explanation:
         cause=cause,
         controller=controller,
         lease=lease_of(case),
-        parked_s=parked_s(case),
+        parked_s=_parked_s(case),
         findings=findings,
     )
 
@@ -102,16 +104,24 @@ def title_of(operation: OperationState) -> str:
     return f"{what} {operation.operation_id!r}"
 
 
-def parked_s(case: Case) -> float:
-    """Return how long instances were parked: from the first ask to park to the last reopening."""
-    asked = [story for (call, _), story in case.stories.items() if call in CLOSING_CALLS]
-    if not asked:
-        return 0.0
-    began_s = min(story.asked_at_s for story in asked)
-    if not case.operation.settled:
-        return case.now_at_s - began_s
-    resumed = (story.ended_at_s for (call, _), story in case.stories.items() if call == "resume")
-    return max((at_s for at_s in resumed if at_s is not None), default=case.last.at_s) - began_s
+def _parked_s(case: Case) -> float:
+    """Return how long instances were parked, or asked to park."""
+    moves = [
+        entry for entry in case.entries if entry.instance is None and entry.dest != entry.source
+    ]
+    left = [*(entry.at_s for entry in moves[1:]), None]
+    spans = [
+        StateSpan(
+            state=entry.dest,
+            trigger=entry.trigger,
+            entered_at_s=entry.at_s,
+            left_at_s=left_at_s,
+            facts=entry.facts,
+            seq=entry.seq,
+        )
+        for entry, left_at_s in zip(moves, left, strict=True)
+    ]
+    return parked_s(case.operation.declared, spans, case.now_at_s) or 0.0
 
 
 def _is_problem(

@@ -17,7 +17,7 @@ from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import states_of
 from gymckpt.errors import InvariantViolated, ReplayDiverged, text_of
 
-__all__ = ["REPLAY_SCHEMA", "Divergence", "Replay", "described", "replay"]
+__all__ = ["REPLAY_SCHEMA", "Divergence", "Replay", "described", "replay", "snapshot"]
 
 REPLAY_SCHEMA = "gymckpt.replay/1"
 """What `Replay.to_json` calls its shape; a change that breaks readers raises the number."""

@@ -43,12 +43,11 @@ def controller_of(case: Case) -> Controller:
     claimed = case.epoch > last.epoch
     due_at_s = min((one.at_s for one in case.upcoming), default=None)
     due_ts = None if due_at_s is None else case.ts_of(due_at_s)
-    seen_ts = max(last.ts, case.seen_ts or last.ts)
-    silent_s = case.now_ts - seen_ts
+    silent_s = case.now_ts - last.ts if case.silent_s is None else case.silent_s
     status: Literal["ended", "alive", "silent", "unknown"]
     if case.operation.settled:
         status = "ended"
-    elif case.seen_ts is not None:
+    elif case.silent_s is not None:
         status = "silent" if silent_s > OWNER_TIMEOUT_S else "alive"
     elif due_at_s is None:
         status = "unknown"
@@ -69,7 +68,7 @@ def controller_of(case: Case) -> Controller:
         owner=owner,
         epoch=case.epoch,
         status=status,
-        seen_ts=seen_ts,
+        seen_ts=case.now_ts - silent_s,
         due_ts=due_ts,
         takeovers=epochs - 1 + claimed,
         words=words,
@@ -131,6 +130,19 @@ def _reader(case: Case) -> Iterator[Finding]:
 
 
 # --- clocks -------------------------------------------------------------------------------------
+
+
+def _overdue(case: Case) -> Iterator[Finding]:
+    """A controller that lives, and does not do what was due."""
+    if case.silent_s is None or case.silent_s > OWNER_TIMEOUT_S or not case.upcoming:
+        return
+    overdue_s = case.now_at_s - case.upcoming[0].at_s
+    if overdue_s > SILENT_AFTER_S:
+        words = (
+            f"its controller is alive, but what it had to do by itself is {duration(overdue_s)} "
+            "overdue: its journal may hang or be full; look into the controller's log"
+        )
+        yield Finding(code="overdue", problem=True, words=words)
 
 
 def _clock_steps(case: Case) -> Iterator[Finding]:
@@ -287,6 +299,7 @@ def _by_hand(case: Case) -> Iterator[Finding]:
 _LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _divergence,
     _reader,
+    _overdue,
     _clock_steps,
     _slowness,
     _late_replies,

@@ -1,0 +1,273 @@
+"""
+What all commands share: where operations are found, how answers leave, what the exit codes mean.
+
+An operation is found in a journal or in an exported file. A file is read into a journal in memory,
+so that every command works on both; what the file lacks is said with the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import attrs
+import typer
+from rich.console import Console
+
+from gymckpt.errors import (
+    JournalCorrupt,
+    JournalError,
+    OperationHeld,
+    did_you_mean,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from gymckpt.core.entry import Entry
+    from gymckpt.journal import Journal, OperationRow
+
+__all__ = [
+    "CANNOT_ANSWER",
+    "PROBLEM_FOUND",
+    "Found",
+    "JournalOption",
+    "JsonOption",
+    "OperationArgument",
+    "RunOption",
+    "answering",
+    "clock_text",
+    "console",
+    "find",
+    "leave",
+    "opened_source",
+    "print_json",
+]
+
+PROBLEM_FOUND = 1
+CANNOT_ANSWER = 2
+
+OWNER_TIMEOUT_S = 30.0
+"""How long after its last sign of life a controller counts as gone."""
+
+KNOWN_MAX = 1000
+"""Among how many of the latest operations a name that was not found is looked for."""
+
+JournalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        "-j",
+        metavar="URL|FILE",
+        help="The journal, or an exported file. Default: $GYMCKPT_JOURNAL, else the one in the "
+        "user's state directory.",
+        show_default=False,
+    ),
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option("--run", help="Only operations of this training run.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; docs/cli.md has the shape.")]
+OperationArgument = Annotated[
+    str, typer.Argument(metavar="OP", help="An operation's id, or an exported file.")
+]
+
+
+def console() -> Console:
+    """Return where answers go; as wide as the terminal, or 100 columns where there is none."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in _environment() else 100
+    return Console(highlight=False, width=width, soft_wrap=False)
+
+
+def _environment() -> Mapping[str, str]:
+    import os  # noqa: PLC0415 - used here only
+
+    return os.environ
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print an answer for programs."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def leave(message: str, code: int) -> NoReturn:
+    """Leave with a message on the standard error."""
+    typer.echo(text_of(message), err=True)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Turn what can go wrong with a journal or a file into an exit code with a message."""
+    try:
+        yield
+    except JournalCorrupt as error:
+        leave(str(error), PROBLEM_FOUND)
+    except OperationHeld as error:
+        leave(f"{error} (--force)", CANNOT_ANSWER)
+    except (JournalError, ValueError, OSError) as error:
+        leave(text_of(error), CANNOT_ANSWER)
+
+
+# --- finding ------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """Where operations are found."""
+
+    journal: Journal
+    cut: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    """Operation id to what is missing of it, where it comes from a file that was cut off."""
+    from_file: bool = False
+    """Whether it is a file at rest, so that nothing can have happened since its last entry."""
+
+    def alive(self, row: OperationRow) -> bool | None:
+        """Whether an operation's controller gives signs of life; None where that is not known."""
+        if row.settled or self.from_file:
+            return None
+        silent_s = self.journal.silent_s(row.run, row.operation_id)
+        return None if silent_s is None else silent_s <= OWNER_TIMEOUT_S
+
+
+@attrs.frozen(kw_only=True)
+class Found:
+    """One operation, where it was found."""
+
+    row: OperationRow | None
+    """None where a file has nothing but a header."""
+    journal: Journal
+    cut: str
+    from_file: bool
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Read its entries."""
+        row = self.row
+        return () if row is None else self.journal.read(row.run, row.operation_id)
+
+    @property
+    def now_ts(self) -> float | None:
+        """The moment to look at it from; None for that of its last entry."""
+        return None if self.from_file else time.time()
+
+    @property
+    def silent_s(self) -> float | None:
+        """How long ago its controller gave a sign of life, where the journal keeps any."""
+        if self.row is None or self.row.settled or self.from_file:
+            return None
+        return self.journal.silent_s(self.row.run, self.row.operation_id)
+
+
+@contextlib.contextmanager
+def opened_source(place: str | None, *, writing: bool = False) -> Iterator[Source]:
+    """
+    Open where operations are found.
+
+    Args:
+        place: What the command line names; None for the default journal.
+        writing: Whether the journal is to be written.
+    """
+    if place is not None and _is_export(place):
+        if writing:
+            leave(f"{text_of(place)[:200]}: an exported file is not changed", CANNOT_ANSWER)
+        yield _source_of_file(place)
+        return
+    from gymckpt.journal import open_journal  # noqa: PLC0415 - imported when needed
+
+    with open_journal(place, read_only=not writing) as journal:
+        yield Source(journal=journal)
+
+
+def _is_export(place: str) -> bool:
+    """Whether a place is a file that an export was written to."""
+    from gymckpt.journal.portable import FORMAT  # noqa: PLC0415 - imported when needed
+
+    path = Path(place)
+    try:
+        if "://" in place or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(80)
+    except OSError:
+        return False
+    return head.startswith(f'{{"format":"{FORMAT}"'.encode()) or path.suffix == ".jsonl"
+
+
+def _source_of_file(place: str) -> Source:
+    """Read an exported file into a journal in memory."""
+    from gymckpt.journal import MemoryJournal  # noqa: PLC0415 - imported when needed
+    from gymckpt.journal.portable import import_operation, read_export  # noqa: PLC0415 - likewise
+
+    export, journal = read_export(place), MemoryJournal()
+    if export.entries:
+        import_operation(journal, export, allow_incomplete=True)
+    return Source(journal=journal, cut={export.header.operation_id: export.problem}, from_file=True)
+
+
+@contextlib.contextmanager
+def find(
+    name: str, *, journal: str | None, run: str | None, writing: bool = False
+) -> Iterator[Found]:
+    """
+    Find the operation that the user means.
+
+    Args:
+        name: Its id, or the path of an exported file.
+        journal: Where to look for an id.
+        run: Its run; needed only where several runs have the id.
+        writing: Whether the journal is to be written.
+    """
+    as_file = not writing and _is_export(name)
+    with opened_source(name if as_file else journal, writing=writing) as source:
+        if source.from_file and as_file:
+            rows = source.journal.operations()
+        else:
+            rows = _rows_of(source, name, run)
+        row = rows[0] if rows else None
+        cut = source.cut.get(row.operation_id if row else name, "") or "".join(
+            source.cut.values() if row is None else ()
+        )
+        yield Found(row=row, journal=source.journal, cut=cut, from_file=source.from_file)
+
+
+def _rows_of(source: Source, name: str, run: str | None) -> tuple[OperationRow, ...]:
+    """Return the one operation of an id, or leave with the choice that there is."""
+    from gymckpt.journal import Selection  # noqa: PLC0415 - imported when needed
+
+    rows = source.journal.select(Selection(operation_id=name, run=run))
+    if not rows:
+        known = source.journal.select(Selection(run=run, latest=KNOWN_MAX))
+        hint = did_you_mean(name, [row.operation_id for row in reversed(known)])
+        within = "" if run is None else f" of run {run!r:.100}"
+        leave(f"there is no operation {name!r:.100}{within}{hint}", CANNOT_ANSWER)
+    if len(rows) > 1:
+        runs = ", ".join(row.run for row in rows[:5])
+        leave(f"{len(rows)} runs have an operation {name!r:.100}: {runs}; add --run", CANNOT_ANSWER)
+    return rows
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def clock_text(ts: float, *, day_of: float | None = None) -> str:
+    """
+    Return a moment in local time, with its day unless it is that of another moment.
+
+    Args:
+        ts: Epoch seconds.
+        day_of: The other moment.
+    """
+    try:
+        moment = datetime.datetime.fromtimestamp(ts).astimezone()
+        same = day_of is not None and (
+            datetime.datetime.fromtimestamp(day_of).astimezone().date() == moment.date()
+        )
+    except (OverflowError, ValueError, OSError):
+        return f"{ts:.0f}"
+    return moment.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M:%S")
