@@ -2,7 +2,10 @@
 
 import functools
 import html
+import itertools
 import json
+import math
+import re
 
 import attrs
 import pytest
@@ -258,6 +261,65 @@ def test_explanation_stands_at_the_top() -> None:
         assert visible(step.what) in words
     for move in found.moves:
         assert (visible(move.command) in words) is move.allowed
+
+
+# --- colours ------------------------------------------------------------------------------------
+
+SEEN_AS = {
+    "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "no green": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "no blue": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+"""How linear colours look to people who lack one kind of cones (Machado and others, 2009)."""
+
+SOLID = ("prepare", "commit", "resume", "refused", "failed", "gone")
+"""What is told apart by its colour, also where its pattern is too small to be seen."""
+
+
+def themes() -> dict[str, dict[str, str]]:
+    """Return the colours of both themes, as the page's own style names them."""
+    style = of(read(report(history("good"))), "style")[0].text
+    light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
+    found = {}
+    for name, part in (("light", light), ("dark", dark[: dark.index("* {")])):
+        found[name] = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part))
+    return found
+
+
+def lab(colour: str, seen_as: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
+    """Return a colour as it is seen, in CIE Lab."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    seen = [
+        min(1.0, max(0.0, sum(k * c for k, c in zip(row, linear, strict=True)))) for row in seen_as
+    ]
+    to_xyz = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    white = (0.9505, 1.0, 1.089)
+    scaled = [
+        sum(k * c for k, c in zip(row, seen, strict=True)) / w
+        for row, w in zip(to_xyz, white, strict=True)
+    ]
+    x, y, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in scaled)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("eyes", sorted(SEEN_AS))
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_colour_blind_can_tell_the_colours_apart(theme: str, eyes: str) -> None:
+    """Any two colours of bars, and each and the ground, differ clearly for every kind of eyes."""
+    colours = themes()[theme]
+    named = {name: lab(colours[name], SEEN_AS[eyes]) for name in (*SOLID, "panel")}
+    for (one, first), (other, second) in itertools.combinations(named.items(), 2):
+        assert math.dist(first, second) > 14, (one, other)
+
+
+def test_both_themes_have_every_colour() -> None:
+    """No colour of the light theme is left over in the dark one."""
+    found = themes()
+    assert set(found["light"]) == set(found["dark"])
+    kept = {name for name, colour in found["light"].items() if found["dark"][name] == colour}
+    assert kept == set()
 
 
 def test_data_is_plain_json() -> None:
