@@ -1,0 +1,311 @@
+"""
+Any order of verbs, replies, timers, file outcomes, crashes and takeovers keeps every promise.
+
+One Hypothesis machine per operation chart drives a `World` that `Promises` watches. Between any two
+rules the operation is replayed, its tallies are recounted, and it is left alone in a copy of the
+world, to see that it comes to its end in time by itself.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gymckpt.chart import load_chart
+from gymckpt.core.replay import replay
+from gymckpt.core.settings import RetryPolicy, Settings
+from gymckpt.errors import IllegalTransition, InvariantViolated
+from tests.core.driver import DEAD, FATAL, SHAKY, TAKEN, Transition, World, all_transitions, names
+from tests.core.promises import Promises
+
+FILE_TRIGGERS = frozenset({"sealed", "seal_failed", "withdrawn", "withdraw_failed"})
+TIMERS = (
+    *(f"{kind}.{call}" for kind in ("budget", "retry") for call in ("prepare", "renew", "commit")),
+    *(f"{kind}.{call}" for kind in ("budget", "retry") for call in ("restore", "retire", "resume")),
+    *("budget.forget", "retry.forget", "budget.file", "renew", "lease", "settle", "sweep"),
+)
+
+OUTCOMES: tuple[tuple[str, Any], ...] = (
+    ("answered", None),
+    ("answered", None),
+    ("failed", SHAKY),
+    ("failed", SHAKY),
+    ("refused", None),
+    ("failed", FATAL),
+    ("failed", DEAD),
+)
+
+
+@st.composite
+def numbers(draw: st.DrawFn) -> Settings:
+    """Draw settings of any scale whose parts are within a few times of each other."""
+    control_s = draw(st.sampled_from((0.05, 1.0, 10.0)))
+    policies = st.builds(
+        RetryPolicy, attempts=st.integers(1, 3), pause_s=st.sampled_from((0.0, 0.5, 5.0))
+    )
+    calls = st.sampled_from(("prepare", "renew", "commit", "restore", "retire", "forget", "resume"))
+    return Settings(
+        control_timeout_s=control_s,
+        prepare_timeout_s=control_s * draw(st.sampled_from((0.5, 1.0, 8.0))),
+        reply_grace_s=draw(st.sampled_from((0.0, min(control_s, 5.0)))),
+        settle_s=draw(st.sampled_from((0.0, 1.0))),
+        lease_grace_s=control_s * draw(st.sampled_from((0.1, 10.0))),
+        sweep_interval_s=control_s * draw(st.sampled_from((0.5, 3.0))),
+        retries=draw(st.dictionaries(calls, policies, max_size=4)),
+    )
+
+
+@attrs.frozen
+class Opening:
+    """How an operation begins."""
+
+    count: int
+    numbers: Settings
+    call: str
+    """What a sweep sends."""
+    steps: int
+    """How far it is brought before anything else happens."""
+
+
+def openings() -> st.SearchStrategy[Opening]:
+    """Draw how an operation begins."""
+    calls = st.sampled_from(("retire", "forget", "resume"))
+    return st.builds(Opening, st.integers(1, 4), numbers(), calls, st.integers(0, 9))
+
+
+unended = precondition(lambda machine: not machine.world.operation.settled)
+
+
+class OperationMachine(RuleBasedStateMachine):
+    """One operation of one chart, in a world in which anything may happen at any time."""
+
+    chart: ClassVar[str]
+    world: World
+    promises: Promises
+
+    @initialize(opening=openings())
+    def open(self, opening: Opening) -> None:
+        """Open an operation, and bring it some way along the path on which all goes well."""
+        facts = {"call": opening.call} if self.chart == "sweep" else {}
+        self.world = World(self.chart, names(opening.count), numbers=opening.numbers, facts=facts)
+        self.promises = Promises(self.world)
+        self.outcomes: set[str] = set()
+        for _ in range(opening.steps):
+            self.go_on()
+
+    @precondition(lambda self: self.world.operation.cleaning)
+    @rule(opening=openings())
+    def open_another(self, opening: Opening) -> None:
+        """Begin again: little happens any more to an operation that has ended, or will soon."""
+        self.open(opening)
+
+    # --- the caller -----------------------------------------------------------------------------
+
+    @unended
+    @rule()
+    def go_on(self) -> None:
+        """Let happen next what must, so that all goes well."""
+        world, legal = self.world, load_chart(self.chart).legal(self.world.operation.state)
+        wanted = ("prepare", "restore", "run", "commit", "resume", "keep")
+        verb = next((trigger for trigger in wanted if trigger in legal), None)
+        if world.operation.row.effect == "write_manifest" and world.jobs:
+            world.end_file("write", well=True)
+        elif world.outstanding(world.operation.phase_call):
+            self.answer(but=0)
+        elif verb is not None:
+            self._bring_in(verb)
+
+    @unended
+    @rule(trigger=st.sampled_from(("cancel", "discard", "settle")))
+    def give_up(self, trigger: str) -> None:
+        """Give the operation up."""
+        self._bring_in(trigger)
+
+    @rule(data=st.data())
+    def any_verb(self, data: st.DataObject) -> None:
+        """Bring in a trigger that is out of place, or fires by itself; it changes nothing."""
+        chart, state = load_chart(self.chart), self.world.operation.state
+        odd = set(chart.triggers) - FILE_TRIGGERS - set(chart.legal(state))
+        odd |= set(chart.states[state].when.values())
+        self._bring_in(data.draw(st.sampled_from(sorted(odd)), label="trigger"))
+
+    def _bring_in(self, trigger: str) -> None:
+        world, chart = self.world, load_chart(self.chart)
+        before, count = world.operation, len(world.entries)
+        fires_by_itself = {t for state in chart.states.values() for t in state.when.values()}
+        try:
+            taken = world.verb(trigger)
+        except IllegalTransition as error:
+            row = chart.states[error.state]
+            assert trigger not in row.on
+            assert trigger not in row.ignore
+            assert (world.operation, len(world.entries)) == (before, count)
+            assert error.subject == "op-1"
+        except InvariantViolated:
+            assert trigger in fires_by_itself or trigger == "withdraw"
+            assert (world.operation, len(world.entries)) == (before, count)
+        else:
+            if taken.refused is not None:
+                assert trigger in chart.states[taken.refused.source].ignore
+                assert all(entry.trigger != trigger or entry.call for entry in taken.entries)
+
+    # --- the instances --------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.asks)
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
+    def reply(self, data: st.DataObject, outcome: tuple[Any, Any]) -> None:
+        """Let something come back for an ask that is waited for."""
+        self.world.reply(data.draw(st.sampled_from(self.world.asks), label="ask"), *outcome)
+
+    @precondition(lambda self: self.world.asks)
+    @rule(but=st.integers(0, 4))
+    def answer(self, but: int) -> None:
+        """Let all answers come that are waited for, except some."""
+        for ask in self.world.outstanding()[but:]:
+            self.world.reply(ask, "answered")
+
+    @precondition(lambda self: self.world.sent)
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
+    def reply_to_any(self, data: st.DataObject, outcome: tuple[Any, Any]) -> None:
+        """Let something come back for any ask that was ever sent: late, or once more."""
+        self.world.reply(data.draw(st.sampled_from(self.world.sent), label="ask"), *outcome)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    @unended
+    @rule(count=st.integers(1, 3))
+    def advance(self, count: int) -> None:
+        """Let the next timers run out."""
+        for _ in range(count):
+            self.world.advance()
+
+    @unended
+    @rule(seconds=st.sampled_from((0.01, 0.5, 4.0)))
+    def lag(self, seconds: float) -> None:
+        """Let the loop be busy: timers that fall due meanwhile fire late."""
+        self.world.pass_time(seconds)
+
+    @rule(timer=st.sampled_from(TIMERS))
+    def fire_any(self, timer: str) -> None:
+        """Fire a timer that may not run, as one does that was stopped too late."""
+        self.world.fire(timer)
+
+    @unended
+    @rule(seconds=st.sampled_from((-3600.0, 3600.0)))
+    def step_clock(self, seconds: float) -> None:
+        """Set the wall clock."""
+        self.world.wall_offset_s += seconds
+
+    # --- the file -------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(data=st.data(), well=st.booleans(), landed=st.booleans())
+    def end_file(self, data: st.DataObject, well: bool, landed: bool) -> None:
+        """Let a file job end, in time or late."""
+        job = data.draw(st.sampled_from(self.world.jobs), label="job")
+        well = well and not (job.kind == "write" and self.world.withdrawn)
+        self.world.end_file(job.kind, well=well, landed=landed)
+        ends = {"write": ("seal_failed", "sealed"), "withdraw": ("withdraw_failed", "withdrawn")}
+        self.outcomes.add(ends[job.kind][well])
+
+    @precondition(lambda self: self.outcomes)
+    @rule(data=st.data())
+    def end_file_again(self, data: st.DataObject) -> None:
+        """Let the outcome of a file job come once more."""
+        trigger = data.draw(st.sampled_from(sorted(self.outcomes)), label="outcome")
+        if self.world.operation.state != "sealing":
+            self._bring_in(trigger)
+
+    # --- the controller -------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def replay_prefix(self, data: st.DataObject) -> None:
+        """Replay a log that was cut off anywhere, and let another controller settle it."""
+        count = data.draw(st.integers(1, len(self.world.entries)), label="entries")
+        other = self.world.copied()
+        closed = {e.instance for e in other.entries[:count] if e.call in ("prepare", "restore")}
+        sent = len(other.sent)
+        other.take_over(count)
+        for _ in range(1_000):
+            while other.outstanding_withdrawals():
+                other.end_file("withdraw", well=True)
+            if other.operation.settled:
+                break
+            assert other.advance() is not None
+        reopened = {e.instance for e in other.entries if (e.call, e.trigger) == ("resume", "ask")}
+        assert other.operation.settled
+        assert closed <= reopened
+        assert all(ask.call in ("retire", "resume") for ask in other.sent[sent:])
+        other.crash_and_replay()
+
+    @unended
+    @rule(silent_s=st.sampled_from((0.0, 20.0)), landed=st.booleans())
+    def crash(self, silent_s: float, landed: bool) -> None:
+        """Let the controller die, whatever its file jobs come to, and another take over."""
+        for job in list(self.world.jobs):
+            self.world.work_file(job.kind, well=False, landed=landed)
+        self.world.take_over(silent_s=silent_s)
+
+    # --- what must hold -------------------------------------------------------------------------
+
+    @invariant()
+    def promises_hold(self) -> None:
+        """Hold every promise, and S6 by replaying all that was recorded."""
+        if hasattr(self, "world"):
+            self.promises.hold()
+            self.world.crash_and_replay()
+
+    @invariant()
+    def silence_ends_it(self) -> None:
+        """L1 and L2: timers alone end it, in time."""
+        if hasattr(self, "world"):
+            self.promises.hold_silence()
+
+
+class CheckpointMachine(OperationMachine):
+    chart = "checkpoint"
+
+
+class RestoreMachine(OperationMachine):
+    chart = "restore"
+
+
+class SweepMachine(OperationMachine):
+    chart = "sweep"
+
+
+MACHINES = {machine.chart: machine for machine in (CheckpointMachine, RestoreMachine, SweepMachine)}
+
+
+@cache
+def taken_by(chart: str) -> frozenset[Transition]:
+    """Run the machine of a chart and return every transition that it took."""
+    before = frozenset(TAKEN)
+    TAKEN.clear()
+    try:
+        run_state_machine_as_test(
+            MACHINES[chart],
+            settings=hypothesis_settings(stateful_step_count=40, report_multiple_bugs=False),
+        )
+        return frozenset(TAKEN)
+    finally:
+        TAKEN.update(before)
+
+
+@pytest.mark.parametrize("chart", MACHINES)
+def test_promises_hold_in_any_world(chart: str) -> None:
+    """No order of events breaks a promise of a chart's operation."""
+    assert taken_by(chart)
