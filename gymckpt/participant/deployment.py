@@ -119,7 +119,6 @@ class Deployment(ParkingDeployment):
             for server in self._servers.all
         ]
         await self._workshop.in_threads(work, writes, bounded=False)
-        work.require_wanted()
         return cast(
             "GymCheckpointCommitSummary",
             self._servers.record("commit", work.checkpoint_id, summary),
@@ -197,7 +196,6 @@ class Deployment(ParkingDeployment):
             self._servers.record("restore", work.checkpoint_id, True)
         except BaseException:
             _close(bodies)
-            work.stopped.set()
             self._discard(work.checkpoint_id, following)
             raise
         self._stop_overtaken(following)

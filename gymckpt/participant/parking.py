@@ -65,7 +65,6 @@ class ParkingDeployment(EpisodeHost):
             unprepared = await self._park(stage, checkpoint_id, deadline_ts)
             if unprepared is not None:
                 return unprepared
-            now_ts = self._tick()
         summary = GymCheckpointPrepareSummary(True, {}, self._table.restarts())
         return cast(
             "GymCheckpointPrepareSummary",

@@ -165,6 +165,7 @@ class CountingDeployment(Deployment):
             **settings,
         )
         self.bodies: dict[EnvironmentEpisode, CountingBody] = {}
+        self.exports = 0
         self.extra_blockers: dict[str, tuple[str, ...]] = {}
         self.before_record: Callable[[], None] = lambda: None
         self.before_rebuild: Callable[[], None] = lambda: None
@@ -182,6 +183,7 @@ class CountingDeployment(Deployment):
         return self.extra_blockers.get(server.kind, ()) or super().blockers_of(server)
 
     def records_of(self, server: Server, episodes: Sequence[LiveEpisode]) -> Iterable[Record]:
+        self.exports += 1
         if server.kind != "environment":
             return []
         rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,20 @@ async def test_an_episode_between_turns_parks_there(make: Make, time: ManualTime
     summary = await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts() + 5)
     assert summary.prepared
     assert deployment.bodies[E0].entered == 1
+
+
+async def test_a_gate_that_opens_for_a_moment_lets_nobody_through(
+    deployment: CountingDeployment, time: ManualTime
+) -> None:
+    """A prepare right behind a resume, before any episode could run, finds all of them parked."""
+    await inside_a_turn(deployment)
+    deployment.bodies[E0].allow()
+    await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts() + 5)
+    await idle()
+    await deployment.checkpoint_resume("c1", deadline_ts=0)
+    assert (await deployment.checkpoint_prepare("c2", deadline_ts=time.now_ts())).prepared
+    await idle()
+    assert deployment.entered(E0) == 1
 
 
 async def test_an_episode_that_ends_with_its_turn_blocks_nobody(
@@ -177,12 +192,34 @@ async def test_restarts_keep_running_and_are_reported(make: Make, time: ManualTi
     assert not other.done()
 
 
-async def test_an_unbegun_episode_is_never_a_restart(make: Make, time: ManualTime) -> None:
+async def test_a_restart_that_ends_in_the_same_moment_is_not_named(
+    make: Make, time: ManualTime
+) -> None:
+    """An episode whose reply is going out is a reply on the wire and not also a restart."""
+    deployment = make(restart_only=True)
+    run = start(deployment.run("r0", restart_only=True, turns_max=1))
+    start(deployment.run("r1"))
+    await until(lambda: deployment.entered(E0) + deployment.entered(E1) == 2)
+    prepare = start(deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts() + 5))
+    await idle()
+    deployment.bodies[E1].allow()
+    deployment.bodies[E0].allow()
+    assert await prepare == GymCheckpointPrepareSummary(True, {}, ())
+    assert await run == ("r0", 1)
+
+
+async def test_an_unbegun_episode_is_never_a_restart(
+    make: Make, time: ManualTime, tmp_path: Path
+) -> None:
     """A dispatch that waits at the gate has no state anywhere, so it can be captured."""
     deployment = make(restart_only=True)
     assert (await deployment.checkpoint_prepare("c1", deadline_ts=time.now_ts())).restarts == ()
     start(deployment.run("r0", restart_only=True))
     await idle()
+    summary = await deployment.checkpoint_commit(
+        "c1", str(tmp_path), [E0], deadline_ts=time.now_ts() + 5
+    )
+    assert summary.exported_episodes == (E0,)
     assert deployment.bodies[E0].entered == 0
     await deployment.checkpoint_resume("c1", deadline_ts=0)
     await until(lambda: deployment.entered(E0) == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,18 @@ async def test_renewals_are_answered_while_a_write_hangs(
         await deployment.checkpoint_renew("c1", deadline_ts=time.now_ts() + 30)
     door.open.set()
     assert (await late).exported_episodes == (E0,)
+
+
+async def test_a_commit_that_is_resumed_at_once_exports_nothing(
+    deployment: CountingDeployment, time: ManualTime, tmp_path: Path
+) -> None:
+    """A resume between a commit and its work finds no episode being read while it moves on."""
+    await prepared(deployment, time)
+    results = await asyncio.gather(
+        commit(deployment, time, tmp_path, E0),
+        deployment.checkpoint_resume("c1", deadline_ts=0),
+        return_exceptions=True,
+    )
+    assert "stale_checkpoint" in str(results[0])
+    assert deployment.exports == 0
+    assert files_below(tmp_path) == []
