@@ -26,7 +26,15 @@ from gymckpt.journal import open_journal
 from gymckpt.journal.base import Journal
 from gymckpt.journal.rules import Opening
 
-__all__ = ["BlockingJobs", "Recorder", "Worker", "new_owner", "open_recorder", "run_detached"]
+__all__ = [
+    "BlockingJobs",
+    "Recorder",
+    "Worker",
+    "new_owner",
+    "open_recorder",
+    "run_bounded",
+    "run_detached",
+]
 
 T = TypeVar("T")
 
@@ -104,13 +112,6 @@ def run_detached(
         name: What to call the thread.
         then: Called on the loop with the result, or with the exception.
     """
-    loop = asyncio.get_running_loop()
-    if isinstance(loop, BlockingJobs):
-        future = loop.start_job(name, job)
-    else:
-        worker = Worker(name)
-        future = asyncio.wrap_future(worker.submit(job))
-        worker.stop()
 
     def take(ended: asyncio.Future[T]) -> None:
         if ended.cancelled():
@@ -120,7 +121,43 @@ def run_detached(
         else:
             then(ended.result(), None)
 
-    future.add_done_callback(take)
+    _detached(job, name).add_done_callback(take)
+
+
+async def run_bounded(job: Callable[[], T], name: str, *, timeout_s: float) -> T:
+    """
+    Run a blocking job on a thread of its own and wait for what comes of it, with a bound.
+
+    Args:
+        job: What to run; it may hang for ever, and goes on when nobody waits any more.
+        name: What to call the thread.
+        timeout_s: How long to wait.
+
+    Raises:
+        TimeoutError: It took longer.
+        BaseException: What the job raises.
+    """
+    future = _detached(job, name)
+    try:
+        done, _ = await asyncio.wait({future}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        future.add_done_callback(_retrieve)
+        raise
+    if not done:
+        future.add_done_callback(_retrieve)
+        raise TimeoutError(f"{name} did not end within {timeout_s:g} s; its file system may hang")
+    return future.result()
+
+
+def _detached(job: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Begin a blocking job on a thread of its own."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, BlockingJobs):
+        return loop.start_job(name, job)
+    worker = Worker(name)
+    future = asyncio.wrap_future(worker.submit(job))
+    worker.stop()
+    return future
 
 
 class Recorder:
@@ -276,26 +313,16 @@ async def open_recorder(
         return Recorder(
             open_journal(place), owner=owner, timeout_s=timeout_s, heartbeat_s=heartbeat_s
         )
-    loop = asyncio.get_running_loop()
-    opened: asyncio.Future[Journal] = loop.create_future()
-
-    def take(journal: Journal | None, error: BaseException | None) -> None:
-        if opened.done():
-            return
-        if error is not None:
-            opened.set_exception(error)
-        elif journal is not None:
-            opened.set_result(journal)
-
-    run_detached(lambda: open_journal(place), "gymckpt-journal-opening", take)
     try:
-        async with asyncio.timeout(timeout_s):
-            return Recorder(await opened, owner=owner, timeout_s=timeout_s, heartbeat_s=heartbeat_s)
+        journal = await run_bounded(
+            lambda: open_journal(place), "gymckpt-journal-opening", timeout_s=timeout_s
+        )
     except TimeoutError:
         raise JournalUnavailable(
             f"the journal {text_of(place)} could not be opened within {timeout_s:g} s; its file "
             "system may hang"
         ) from None
+    return Recorder(journal, owner=owner, timeout_s=timeout_s, heartbeat_s=heartbeat_s)
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
