@@ -54,6 +54,8 @@ class Call:
     outcome: Literal["pending", "answered", "raised", "cancelled"] = "pending"
     reply: Any = None
     ended_tick: int = 0
+    reference: Any = None
+    """What the caller was given to await."""
 
     @property
     def wire_id(self) -> str:
@@ -79,7 +81,8 @@ class _Method:
             call.end("raised")
             raise script.error
         running = self._actor.run(call, script)
-        return loop.create_task(running) if self._actor.gives_futures else running
+        call.reference = loop.create_task(running) if self._actor.gives_futures else running
+        return call.reference
 
 
 @attrs.frozen
@@ -109,6 +112,14 @@ class Ghost:
     """A script entry: never answer, but apply the effect later, whoever waits or not."""
 
     delay_s: float
+
+
+@attrs.frozen
+class Stubborn:
+    """A script entry: go on for a while whatever cancellations come, then do as `then` says."""
+
+    delay_s: float
+    then: Script = None
 
 
 class FakeActor:
@@ -188,6 +199,9 @@ class FakeActor:
         while True:
             if isinstance(script, Late):
                 await asyncio.sleep(script.delay_s)
+                script = script.then
+            elif isinstance(script, Stubborn):
+                await _unmoved(script.delay_s)
                 script = script.then
             elif isinstance(script, Apply):
                 self.apply(call)
@@ -284,6 +298,14 @@ class FakeActor:
     def _may_retire(self, wire_id: str) -> bool:
         """Outside of every operation, or of the restore itself."""
         return self.holder is None or (self.holder == wire_id and wire_id in self.restored)
+
+
+async def _unmoved(delay_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + delay_s
+    while loop.time() < ends_s:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(ends_s - loop.time())
 
 
 ALL_OPS = (

@@ -38,7 +38,7 @@ FAILURES: dict[str, Any] = {
 async def test_b9_restore_fails_on_one_of_two(
     new_world: NewWorld, journal: Journal, failure: str, gives_futures: bool
 ) -> None:
-    """B9: both get one restore, one retire of the next attempts and one resume, all under its id."""
+    """B9: both get one restore, one retire of the next attempts and one resume under its id."""
     world = new_world(2, journal=journal, gives_futures=gives_futures)
     world.actors[1].always["restore"] = FAILURES[failure]
     manifest = world.manifest("source", each=3)
@@ -99,7 +99,7 @@ def test_b9_all_or_none_whatever_fails(
 
 
 async def test_b8_each_actor_gets_its_own_participants(new_world: NewWorld) -> None:
-    """B8: each restore call carries exactly its instance's episodes, participants and the source."""
+    """B8: a restore call carries exactly its instance's episodes, participants and the source."""
     world = new_world(3)
     manifest = world.manifest("source", each=2)
     async with world.coordinator.restored("b8", "/snapshots/7", manifest):

@@ -1,4 +1,4 @@
-"""Inventories that name other instances, or a rollout twice, are refused before anything is sent."""
+"""Inventories that name other instances, or a rollout twice, are refused before any call."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Inventory = dict[str, tuple[EnvironmentEpisode, ...]]
 
 def manifest_of(instances: Inventory) -> GymCheckpointManifest:
     """Return a manifest with these instances."""
-    empty: dict[str, tuple[Any, ...]] = {instance: () for instance in instances}
-    named = {instance: ("agent",) for instance in instances}
+    empty: dict[str, tuple[Any, ...]] = dict.fromkeys(instances, ())
+    named = dict.fromkeys(instances, ("agent",))
     return GymCheckpointManifest(2, "source", instances, empty, empty, named)
 
 
