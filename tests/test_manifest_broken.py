@@ -161,6 +161,7 @@ EPISODE = ("instances", "a/replica-0", 1)
             b"{}",
             "lacks schema_version, checkpoint_id, instances, staging_keys, restarts and 1 more",
         ),
+        (b'{"schema_version": 3, "episodes": []}', "schema_version must be the int 2, not 3"),
         (b"\0" * 512, "is not JSON"),
         (b"\xef\xbb\xbf" + a_manifest().encode(), "is not JSON: .*BOM"),
         (a_manifest().encode().decode().encode("utf-16"), "is not UTF-8: byte 0"),

@@ -119,8 +119,12 @@ def test_the_disk_has_the_file_before_its_name_and_the_name_before_the_return(
     """B43: the file is flushed, moved to its place, and the directory flushed, in this order."""
     steps: list[str] = []
 
+    size = len(a_manifest().encode())
+
     def fsync(descriptor: int, real: Callable[[int], None] = os.fsync) -> None:
-        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        status = os.fstat(descriptor)
+        is_directory = stat.S_ISDIR(status.st_mode)
+        assert is_directory or status.st_size == size
         steps.append("flush directory" if is_directory else "flush file")
         real(descriptor)
 
