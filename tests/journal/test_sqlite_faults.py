@@ -160,6 +160,7 @@ def test_a_disk_that_refuses_a_write_loses_nothing(tmp_path: Path) -> None:
     with working("limited", tmp_path / "journal.sqlite3", 200_000) as worker:
         refused, held, after = worker.hear(), worker.hear(), worker.hear()
     assert refused.startswith("JournalUnavailable after ")
+    assert "whether the transaction was stored is unknown: repeat it" in refused
     seq = int(refused.split(":")[0].rsplit(" ", 1)[1])
     assert seq > 1
     assert (int(held), int(after)) == (seq, seq + 1)

@@ -172,24 +172,24 @@ def test_a_path_below_a_file_is_refused(closed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "error"),
+    ("content", "named"),
     [
-        (b"", JournalCorrupt),
-        (b"x", JournalCorrupt),
-        (b"not a database\n" * 200, JournalCorrupt),
-        (b"SQLite format 3\0", JournalCorrupt),
-        (b"SQLite format 3\0" + bytes(5000), JournalError),
-        (bytes(8192), JournalCorrupt),
+        (b"", "is empty"),
+        (b"x", "whole number of pages"),
+        (b"not a database!\n" * 512, "no SQLite file"),
+        (b"SQLite format 3\0", "whole number of pages"),
+        (b"SQLite format 3\0" + bytes(5000), "journal"),
+        (bytes(8192), "no SQLite file"),
     ],
 )
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_file_of_something_else_is_left_as_it_is(
-    tmp_path: Path, content: bytes, error: type[JournalError], read_only: bool
+    tmp_path: Path, content: bytes, named: str, read_only: bool
 ) -> None:
     """What is no SQLite file is refused, and not a byte of it is changed."""
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    with pytest.raises(error, match=r"notes\.txt"):
+    with pytest.raises(JournalCorrupt, match=rf"notes\.txt: .*{named}"):
         open_journal(path, read_only=read_only)
     assert path.read_bytes() == content
     assert os.listdir(tmp_path) == ["notes.txt"]
@@ -238,8 +238,8 @@ def test_a_damaged_journal_gives_legal_entries_or_a_journal_error(
 ) -> None:
     """A changed byte anywhere ends in entries that are legal and gapless, or in a JournalError."""
     whole = bytearray(closed.read_bytes())
-    path, refused, step = tmp_path / "damaged", 0, len(whole) // 211
-    for offset in [*range(100), *range(100, len(whole), step)]:
+    path, refused, step = tmp_path / "damaged", 0, len(whole) // 101
+    for offset in [*range(0, 100, 2), *range(100, len(whole), step)]:
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0xFF]) + whole[offset + 1 :])
         try:
             with open_journal(path) as journal:
@@ -248,7 +248,7 @@ def test_a_damaged_journal_gives_legal_entries_or_a_journal_error(
             refused += 1
         for suffix in places.SUFFIXES:
             Path(f"{path}{suffix}").unlink(missing_ok=True)
-    assert refused > 20
+    assert refused > 10
 
 
 _DAMAGE = {
