@@ -41,7 +41,7 @@ from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner
 from gymckpt.topology import from_facts
 
-__all__ = ["OWNER_TIMEOUT_S", "Recovered", "recover", "recover_all"]
+__all__ = ["OWNER_TIMEOUT_S", "Recovered", "claimed", "recover", "recover_all"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -232,19 +232,59 @@ async def _taken_over(
         state=row.state,
     )
     try:
-        epoch = await recorder.run(
-            lambda: recorder.journal.claim(
-                row.run, row.operation_id, owner=recorder.owner, stale_s=stale_s
-            )
+        scheduler, epoch = await claimed(
+            row,
+            recorder,
+            handles,
+            stale_s=stale_s,
+            clock=clock,
+            cancel_reference=cancel_reference,
         )
     except OperationHeld as held:
         return attrs.evolve(left_alone, reason=str(held), held_by=held)
-    try:
-        entries = await recorder.run(lambda: recorder.journal.read(row.run, row.operation_id))
-        operation = replay(entries)
     except (ReplayDiverged, InvariantViolated, JournalCorrupt) as broken:
         logger.exception("operation %r cannot be recovered", row.operation_id)
         return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(broken))
+    scheduler.take_over(epoch, recorder.owner)
+    return scheduler
+
+
+async def claimed(
+    row: OperationRow,
+    recorder: Recorder,
+    handles: Mapping[str, Any],
+    *,
+    stale_s: float | None,
+    clock: Clock,
+    cancel_reference: Callable[[Any], None],
+) -> tuple[Scheduler, int]:
+    """
+    Claim one operation and stand ready to go on with it; nothing is sent or recorded yet.
+
+    Args:
+        row: The operation.
+        recorder: The journal.
+        handles: Instance id to handle.
+        stale_s: How long its controller must have been silent; None to take it over anyway.
+        clock: The two clocks.
+        cancel_reference: Told of every reference that is no longer waited for.
+
+    Returns:
+        What drives it, and the epoch that the claim gave; see `Scheduler.take_over`.
+
+    Raises:
+        OperationHeld: Its controller is alive; nothing changed.
+        ReplayDiverged: Its log does not follow its chart.
+        InvariantViolated: Its log breaks a promise of the design.
+        JournalError: The journal cannot be read or written.
+    """
+    epoch = await recorder.run(
+        lambda: recorder.journal.claim(
+            row.run, row.operation_id, owner=recorder.owner, stale_s=stale_s
+        )
+    )
+    entries = await recorder.run(lambda: recorder.journal.read(row.run, row.operation_id))
+    operation = replay(entries)
     silent_s = max(0.0, clock.wall_ts() - entries[-1].ts)
     scheduler = Scheduler(
         attrs.evolve(operation, at_s=operation.at_s + silent_s),
@@ -254,8 +294,7 @@ async def _taken_over(
         clock=clock,
         cancel_reference=cancel_reference,
     )
-    scheduler.take_over(epoch, recorder.owner)
-    return scheduler
+    return scheduler, epoch
 
 
 def _calls_of(operation: OperationState) -> Calls:

@@ -151,6 +151,12 @@ class Found:
         row = self.row
         return () if row is None else self.journal.read(row.run, row.operation_id)
 
+    def known_row(self) -> OperationRow:
+        """Return the operation's row, or leave."""
+        if self.row is None:
+            leave(self.cut or "there is no such operation", CANNOT_ANSWER)
+        return self.row
+
     @property
     def now_ts(self) -> float | None:
         """The moment to look at it from; None for that of its last entry."""

@@ -81,8 +81,10 @@ class Work:
         return self.operation.call_state(call, instance)
 
 
-def ask(work: Work, call: str, instances: Iterable[str], trigger: str) -> None:
-    """Send one ask of a call to each of `instances`, under one deadline."""
+def ask(
+    work: Work, call: str, instances: Iterable[str], trigger: str, first: JsonFacts | None = None
+) -> None:
+    """Send one ask of a call to each of `instances`, under one deadline; the first notes why."""
     instances = tuple(instances)
     if not instances:
         return
@@ -90,7 +92,9 @@ def ask(work: Work, call: str, instances: Iterable[str], trigger: str) -> None:
     deadline_ts = work.now.ts + remaining_s
     for instance in instances:
         asked = work.operation.call_state(call, instance).ask + 1
-        work.move_call(call, instance, trigger, {"deadline_ts": deadline_ts}, ask=asked)
+        facts = {**(first or {}), "deadline_ts": deadline_ts}
+        first = None
+        work.move_call(call, instance, trigger, facts, ask=asked)
         work.effects.append(SendCall(instance, call, asked, deadline_ts))
     grace_s = work.operation.settings.reply_grace_s
     work.effects.append(StartTimer(f"budget.{call}", remaining_s + grace_s))

@@ -26,14 +26,23 @@ class Moment:
     """Seconds since the operation was opened, monotonic."""
 
 
+_TEXT = attrs.validators.instance_of(str)
+_BOOL = attrs.validators.instance_of(bool)
+
+
 @attrs.frozen(kw_only=True)
 class FailureRecord:
-    """What is kept of an exception: plain text and what it means for the call."""
+    """
+    What is kept of an exception: plain text and what it means for the call.
 
-    type: str
-    text: str
-    transient: bool
-    dead: bool
+    Raises:
+        TypeError: A field is of the wrong type.
+    """
+
+    type: str = attrs.field(validator=_TEXT)
+    text: str = attrs.field(validator=_TEXT)
+    transient: bool = attrs.field(validator=_BOOL)
+    dead: bool = attrs.field(validator=_BOOL)
     """Whether it says that the actor is gone for good."""
 
 
@@ -79,6 +88,11 @@ class TakenOver:
     """The epoch that the claim gave."""
     owner: str
     """The token of the new controller."""
+    trigger: str = "settle"
+    """What it brings to an operation that is not being cleaned up yet: `settle`, or an operator's
+    `discard`."""
+    facts: JsonFacts = attrs.field(factory=dict[str, Any])
+    """What the first entry of it should keep besides: who did it by hand, and why."""
 
 
 Event = Triggered | Replied | TimerFired | TakenOver

@@ -193,15 +193,16 @@ def _take_over(work: Work, event: TakenOver) -> None:
         abandon(work, call)
     operation = work.operation
     if not operation.cleaning:
-        _take(work, "settle", {"reason": f"taken over by {event.owner}", "owner": event.owner})
+        facts = {"reason": f"taken over by {event.owner}", "owner": event.owner}
+        _take(work, event.trigger, {**facts, **event.facts})
     elif operation.phase_call is not None:
         call, phase = operation.phase_call, operation.phase
         left = [name for name, _ in operation.in_state(call, "failed", "unanswered")]
-        ask(work, call, left, "retry")
+        ask(work, call, left, "retry", event.facts)
         # A log that was cut off within a step may lack the asks that the state begins with.
         ask(work, call, [name for name in operation.instances if not phase.get(name).ask], "ask")
         if operation.file in ("pending", "failed"):
-            _take(work, "withdraw", {"owner": event.owner})
+            _take(work, "withdraw", {"owner": event.owner, **event.facts})
 
 
 def _leave(work: Work, source: str) -> None:

@@ -266,7 +266,12 @@ def _late_replies(case: Case) -> Iterator[Finding]:
 
 
 def _takeovers(case: Case) -> Iterator[Finding]:
-    firsts = [after for before, after in pairwise(case.entries) if after.epoch != before.epoch]
+    by_hand = {entry.epoch for entry in operator_moves(case.entries)}
+    firsts = [
+        after
+        for before, after in pairwise(case.entries)
+        if after.epoch != before.epoch and after.epoch not in by_hand
+    ]
     if len(firsts) < 2:
         return
     span_s = firsts[-1].at_s - firsts[0].at_s

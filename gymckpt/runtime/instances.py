@@ -24,6 +24,7 @@ __all__ = [
     "ShardSet",
     "ask_all",
     "cancel_remote",
+    "named_actors",
     "require_handles",
     "send",
     "watch",
@@ -214,6 +215,36 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
     """Look at an exception that nobody waits for any more, so that it is not reported as lost."""
     if not future.cancelled():
         future.exception()
+
+
+def named_actors(names: Mapping[str, str], *, address: str) -> dict[str, Any]:
+    """
+    Return the handles of Ray actors that have names, for whoever has nothing but their names.
+
+    Args:
+        names: Instance id to the actor's name, as `NAME` or `NAMESPACE/NAME`.
+        address: The Ray cluster, as `ray.init` takes it.
+
+    Raises:
+        ValueError: There is no actor of such a name.
+        OSError: Ray is not installed, or the cluster cannot be reached.
+    """
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise OSError("Ray is not installed here, so no actor can be reached by name") from error
+    try:
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+    except Exception as error:
+        raise ConnectionError(f"the Ray cluster {address!r} cannot be reached: {error}") from error
+    found: dict[str, Any] = {}
+    for instance, name in names.items():
+        namespace, slash, plain = name.rpartition("/")
+        try:
+            found[instance] = ray.get_actor(plain, namespace=namespace if slash else None)
+        except ValueError as error:
+            raise ValueError(f"there is no Ray actor named {name!r} for {instance}") from error
+    return found
 
 
 def is_object_ref(reference: object) -> bool:

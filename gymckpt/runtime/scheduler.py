@@ -158,17 +158,39 @@ class Scheduler:
         self._spans.follow(self.operation)
         self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
 
-    def take_over(self, epoch: int, owner: str) -> None:
+    def take_over(
+        self, epoch: int, owner: str, trigger: str = "settle", facts: JsonFacts | None = None
+    ) -> None:
         """
         Go on in place of a controller that is gone; see `released` and `until_released`.
 
         Args:
             epoch: The epoch that the claim gave.
             owner: The token of this controller.
+            trigger: What it brings to an operation that is not being cleaned up yet.
+            facts: What the journal should keep of it besides.
         """
         self._ledger.resume(self.operation)
         self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
-        self._put(TakenOver(moment=self._now(), epoch=epoch, owner=owner))
+        moment = self._now()
+        self._put(
+            TakenOver(moment=moment, epoch=epoch, owner=owner, trigger=trigger, facts=facts or {})
+        )
+
+    def declare_gone(self, instance: str, reason: str, facts: JsonFacts) -> None:
+        """
+        Take an instance for dead, on somebody's word, in the call that it is asked now.
+
+        Args:
+            instance: One that has not answered.
+            reason: Whose word it is, and why.
+            facts: What the journal should keep of it besides.
+        """
+        call = str(self.operation.phase_call)
+        ask = self.operation.call_state(call, instance).ask
+        failure = FailureRecord(type="DeclaredGone", text=reason, transient=False, dead=True)
+        key = AskKey(call, instance, ask)
+        self._take_reply(key, outcome="failed", failure=failure, facts=facts)
 
     def post(self, trigger: str, facts: JsonFacts | None = None) -> None:
         """Bring a trigger in without waiting for what comes of it; safe in any cleanup."""

@@ -27,14 +27,16 @@ VOCABULARY = frozenset(
 STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
-CONTROLLER = frozenset({"calls", "coordinator", "operations", "owed", "recovery", "running"})
-"""The verbs of the coordinator, and taking over from a controller that is gone."""
+CONTROLLER = frozenset(
+    {"calls", "coordinator", "moves", "operations", "owed", "recovery", "running"}
+)
+"""The verbs of the coordinator, taking over from a controller that is gone, operators' moves."""
 
 FACADE = frozenset({"environment", "interfaces", "snapshot"})
 """What a trainer holds."""
 
-_KNOWN_TO_CONTROLLER = VOCABULARY | STORED | {"chart", "core", "journal", "runtime"}
-_KNOWN_TO_FACADE = _KNOWN_TO_CONTROLLER | CONTROLLER | {"diagnosis"}
+_KNOWN_TO_CONTROLLER = VOCABULARY | STORED | {"chart", "core", "diagnosis", "journal", "runtime"}
+_KNOWN_TO_FACADE = _KNOWN_TO_CONTROLLER | CONTROLLER
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(VOCABULARY, VOCABULARY),
@@ -46,7 +48,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "runtime": VOCABULARY | {"chart", "core", "journal"},
     **dict.fromkeys(FACADE, _KNOWN_TO_FACADE | FACADE),
     "participant": VOCABULARY | STORED | {"chart"},
-    "diagnosis": VOCABULARY | STORED | {"chart", "core", "journal"},
+    "diagnosis": VOCABULARY | STORED | {"chart", "core", "journal", "runtime"},
     "cli": _KNOWN_TO_FACADE | FACADE | {"participant"},
     "__init__": _KNOWN_TO_FACADE | FACADE,
 }

@@ -1,0 +1,327 @@
+"""
+What an operator does by hand to an operation whose controller is gone, or is to be overruled.
+
+A move is checked against the chart before anything is touched, so that one that is refused changes
+nothing. Then the operation is claimed, which fences whoever drove it, and the move is made by the
+same core and scheduler as everything else; who made it and why is in the entry. Instances without a
+handle are not asked: that is recorded, and the next recovery with their handles asks them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from gymckpt.chart import Fired, Ignored
+from gymckpt.core.operation import OperationState, machine_of
+from gymckpt.core.replay import replay
+from gymckpt.core.settings import RESUME
+from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
+from gymckpt.journal import Journal, OperationRow
+from gymckpt.journal.rules import unknown_operation
+from gymckpt.recovery import OWNER_TIMEOUT_S, claimed
+from gymckpt.runtime.clock import Clock, SystemClock
+from gymckpt.runtime.instances import cancel_remote
+from gymckpt.runtime.scheduler import Scheduler
+from gymckpt.runtime.worker import Recorder, new_owner
+
+__all__ = ["By", "Moved", "discard", "mark_gone", "sweep"]
+
+JOURNAL_TIMEOUT_S = 10.0
+"""How long one journal call of a move may take."""
+
+REASON_MAX = 500
+
+_WAITING = ("asked", "failed", "unanswered")
+
+
+def _stripped(value: str) -> str:
+    return value.strip()
+
+
+def _check_words(_by: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not value or len(value) > REASON_MAX:
+        raise ValueError(f"{attribute.name} needs 1 to {REASON_MAX} characters, not {len(value)}")
+
+
+@attrs.frozen(kw_only=True)
+class By:
+    """
+    Who makes a move, and why; both are journaled.
+
+    Raises:
+        ValueError: One of them is empty or too long.
+    """
+
+    operator: str = attrs.field(converter=_stripped, validator=_check_words)
+    """A person, as `user@host`."""
+    reason: str = attrs.field(converter=_stripped, validator=_check_words)
+
+
+@attrs.frozen(kw_only=True)
+class Moved:
+    """What came of a move."""
+
+    run: str
+    operation_id: str
+    move: Literal["discard", "sweep", "mark-gone"]
+    found_in: str
+    """The state in which the operation was found."""
+    state: str
+    """The state in which it is now."""
+    settled: bool
+    epoch: int
+    """The epoch that the claim gave."""
+    unconfirmed: tuple[str, ...]
+    """Instances that have not confirmed that they are open."""
+    missing: tuple[str, ...]
+    """Those of them for which there was no handle, so that nothing was sent to them."""
+
+
+async def discard(
+    journal: Journal,
+    run: str,
+    operation_id: str,
+    *,
+    by: By,
+    handles: Mapping[str, Any] | None = None,
+    force: bool = False,
+    clock: Clock | None = None,
+) -> Moved:
+    """
+    Give an operation up, and reopen what it may have closed.
+
+    Args:
+        journal: Where it is.
+        run: Its run.
+        operation_id: Its id.
+        by: Who does it, and why.
+        handles: Instance id to handle; those without one are asked by the next recovery.
+        force: Whether to take it from a controller that gives signs of life.
+        clock: The clocks; None is the host's.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        TransitionRefused: It has ended, or can no longer be given up; nothing changed.
+        OperationHeld: Its controller is alive; nothing changed.
+        ReplayDiverged: Its log does not follow its chart.
+        JournalError: There is no such operation, or the journal cannot be written.
+    """
+    row, operation = _found(journal, run, operation_id)
+    _require_taken(operation, "discard")
+    facts = {"reason": by.reason, "operator": by.operator}
+    mover = _Mover(journal, handles, force=force, clock=clock)
+    return await mover.make("discard", row, "discard", facts)
+
+
+async def sweep(
+    journal: Journal,
+    run: str,
+    operation_id: str,
+    *,
+    by: By,
+    handles: Mapping[str, Any] | None = None,
+    force: bool = False,
+    clock: Clock | None = None,
+) -> Moved:
+    """
+    Ask every instance that has not confirmed its reopening once more, now.
+
+    Args:
+        journal: Where it is.
+        run: Its run.
+        operation_id: Its id.
+        by: Who does it, and why.
+        handles: Instance id to handle; those without one are asked by the next recovery.
+        force: Whether to take it from a controller that gives signs of life.
+        clock: The clocks; None is the host's.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        TransitionRefused: It has ended, or is not being cleaned up yet; nothing changed.
+        OperationHeld: Its controller is alive; nothing changed.
+        ReplayDiverged: Its log does not follow its chart.
+        JournalError: There is no such operation, or the journal cannot be written.
+    """
+    row, operation = _found(journal, run, operation_id)
+    if not operation.cleaning:
+        raise TransitionRefused(
+            f"{_named(operation)} is {operation.state!r}, in which nothing is being reopened; "
+            "discard it, which reopens everything"
+        )
+    facts = {"operator": by.operator, "why": by.reason}
+    return await _Mover(journal, handles, force=force, clock=clock).make(
+        "sweep", row, "settle", facts
+    )
+
+
+async def mark_gone(
+    journal: Journal,
+    run: str,
+    operation_id: str,
+    instance: str,
+    *,
+    by: By,
+    handles: Mapping[str, Any] | None = None,
+    force: bool = False,
+    clock: Clock | None = None,
+) -> Moved:
+    """
+    Take an instance for dead: it is no longer waited for, and nothing of it must be reopened.
+
+    An operation that is not being cleaned up yet is given up by it, as by a recovery.
+
+    Args:
+        journal: Where it is.
+        run: Its run.
+        operation_id: Its id.
+        instance: The instance whose actor is gone.
+        by: Who says so, and why.
+        handles: Instance id to handle; those without one are asked by the next recovery.
+        force: Whether to take it from a controller that gives signs of life.
+        clock: The clocks; None is the host's.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        TransitionRefused: The operation has ended, or the instance is not waited for; nothing
+            changed.
+        ValueError: The operation has no such instance; nothing changed.
+        OperationHeld: Its controller is alive; nothing changed.
+        ReplayDiverged: Its log does not follow its chart.
+        JournalError: There is no such operation, or the journal cannot be written.
+    """
+    row, operation = _found(journal, run, operation_id)
+    if instance not in operation.instances:
+        hint = did_you_mean(instance, operation.instances)
+        raise ValueError(f"{_named(operation)} has no instance {instance!r:.150}{hint}")
+    call = operation.phase_call
+    if operation.cleaning and call is not None:
+        stands = operation.call_state(call, instance).state
+        if stands not in (*_WAITING, "idle"):
+            raise TransitionRefused(
+                f"{instance} is not waited for in {_named(operation)}: {call} is {stands!r}"
+            )
+    facts = {"operator": by.operator, "why": by.reason}
+    mover = _Mover(journal, handles, force=force, clock=clock)
+    return await mover.make("mark-gone", row, "settle", facts, gone=instance)
+
+
+# --- checking -----------------------------------------------------------------------------------
+
+
+def _found(journal: Journal, run: str, operation_id: str) -> tuple[OperationRow, OperationState]:
+    """Return an unfinished operation as the journal has it, or refuse."""
+    row = journal.operation(run, operation_id)
+    if row is None:
+        raise unknown_operation(run, operation_id)
+    operation = replay(journal.read(run, operation_id))
+    if operation.settled:
+        raise TransitionRefused(f"{_named(operation)} has ended in {operation.state!r}")
+    return row, operation
+
+
+def _named(operation: OperationState) -> str:
+    return f"{operation.chart} {operation.operation_id!r}"
+
+
+def _require_taken(operation: OperationState, trigger: str) -> None:
+    """Raise TransitionRefused unless the chart takes a trigger in the present state."""
+    try:
+        outcome = machine_of(operation.chart).fire(operation.state, trigger)
+    except IllegalTransition as error:
+        raise TransitionRefused(str(error)) from error
+    if not isinstance(outcome, Fired):
+        reason = outcome.reason if isinstance(outcome, Ignored) else outcome.guard
+        raise TransitionRefused(
+            f"{_named(operation)} refuses {trigger!r} in state {operation.state!r}: {reason}"
+        )
+
+
+# --- moving -------------------------------------------------------------------------------------
+
+
+class _Mover:
+    """Makes one move: claims the operation, and drives it until nobody need wait any more."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        handles: Mapping[str, Any] | None,
+        *,
+        force: bool,
+        clock: Clock | None,
+    ) -> None:
+        self._recorder = Recorder(journal, owner=new_owner(), timeout_s=JOURNAL_TIMEOUT_S)
+        self._handles = handles or {}
+        self._stale_s = None if force else OWNER_TIMEOUT_S
+        self._clock = clock or SystemClock()
+
+    async def make(
+        self,
+        move: Literal["discard", "sweep", "mark-gone"],
+        row: OperationRow,
+        trigger: str,
+        facts: Mapping[str, Any],
+        gone: str | None = None,
+    ) -> Moved:
+        scheduler, epoch = await claimed(
+            row,
+            self._recorder,
+            self._handles,
+            stale_s=self._stale_s,
+            clock=self._clock,
+            cancel_reference=cancel_remote,
+        )
+        declared = asyncio.Event()
+        if gone is not None:
+            _watch_gone(scheduler, gone, facts, declared)
+        scheduler.take_over(epoch, self._recorder.owner, trigger, facts)
+        await scheduler.until_released()
+        if gone is not None and scheduler.fault is None:
+            async with asyncio.timeout(JOURNAL_TIMEOUT_S):
+                await declared.wait()
+        if scheduler.fault is not None:
+            raise scheduler.fault
+        operation = scheduler.operation
+        unconfirmed = tuple(name for name, _ in operation.in_state(RESUME, *_WAITING))
+        return Moved(
+            run=row.run,
+            operation_id=row.operation_id,
+            move=move,
+            found_in=row.state,
+            state=operation.state,
+            settled=operation.settled,
+            epoch=epoch,
+            unconfirmed=unconfirmed,
+            missing=tuple(name for name in unconfirmed if name not in self._handles),
+        )
+
+
+def _watch_gone(
+    scheduler: Scheduler, instance: str, facts: Mapping[str, Any], ended: asyncio.Event
+) -> None:
+    """Declare an instance gone in every call of cleaning up that asks it, up to the last."""
+    declared: set[str] = set()
+    reason = f"declared gone by {facts['operator']}: {facts['why']}"
+
+    def look() -> None:
+        operation = scheduler.operation
+        call = operation.phase_call
+        if operation.settled or operation.call_state(RESUME, instance).state == "gone":
+            ended.set()
+        if not operation.cleaning or call is None or operation.state in declared:
+            return
+        if operation.call_state(call, instance).state in _WAITING:
+            declared.add(operation.state)
+            scheduler.declare_gone(instance, reason, facts)
+
+    scheduler.on_moved = look
