@@ -309,7 +309,8 @@ def _calls_of(operation: OperationState) -> Calls:
 
 def _outcome(scheduler: Scheduler, found_in: str, handles: Mapping[str, Any]) -> Recovered:
     operation = scheduler.operation
-    unconfirmed = tuple(scheduler.unconfirmed(RESUME))
+    waiting = operation.in_state(RESUME, "asked", "failed", "unanswered")
+    unconfirmed = tuple(instance for instance, _ in waiting)
     missing = tuple(instance for instance in unconfirmed if instance not in handles)
     if missing:
         logger.warning(

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +31,7 @@ from gymckpt.cli.styles import CALL_STATE_STYLES, instance_text, moment_option
 if TYPE_CHECKING:
     from gymckpt.cli.common import Source
     from gymckpt.core.entry import Entry
-    from gymckpt.diagnosis.explanation import Blocking, Explanation, Move, NextStep
+    from gymckpt.diagnosis.explanation import Blocking, Explanation, Move, NextStep, Why
     from gymckpt.journal import OperationRow
 
 __all__ = ["add_to", "blocking_text", "explanation_of", "head_text", "next_text"]
@@ -95,10 +96,11 @@ def explanation_of(found: Found, now_ts: float | None = None) -> Explanation:
         cut=found.cut,
     )
     first = explained()
-    if row is None or not first.blocking:
+    culprits = first.cause.culprits if first.cause is not None else ()
+    names = {one.instance for one in (*first.blocking, *culprits)}
+    if row is None or not names:
         return first
-    names = [one.instance for one in first.blocking]
-    return explained(history=list(_history(found, row, names)))
+    return explained(history=list(_history(found, row, sorted(names))))
 
 
 def _history(
@@ -157,11 +159,7 @@ def rendered(explained: Explanation) -> Group:
         since += duration(explained.parked_s)
     grid.add_row("state", Group(state, Text(since, style="dim")))
     if explained.cause is not None:
-        ordinary = "" if not explained.cause.expected else "dim"
-        words = Text(
-            f"given up while {explained.cause.in_state}: {explained.cause.words}", ordinary
-        )
-        grid.add_row("why", words)
+        grid.add_row("why", Group(*_why(explained.cause)))
     if not explained.settled:
         grid.add_row("waits for", Group(*_waits(explained)))
         grid.add_row("driven by", Group(*_driven(explained)))
@@ -169,6 +167,7 @@ def rendered(explained: Explanation) -> Group:
     for finding in explained.findings:
         style = "yellow" if finding.problem else "dim"
         grid.add_row("look" if finding.problem else "note", Text(finding.words, style=style))
+    grid.add_row("do", Text(explained.advice, style="bold"))
     if explained.moves:
         grid.add_row("you may", Group(*_moves(explained.moves)))
     return Group(head_text(explained), grid)
@@ -180,13 +179,23 @@ def head_text(explained: Explanation) -> Text:
     return head.append(f"  as of {clock_text(explained.as_of_ts)}", style="dim")
 
 
+def _why(cause: Why) -> Iterator[RenderableType]:
+    """Yield why an operation was given up, and how the culprits behaved before."""
+    style = "dim" if cause.expected else ""
+    yield Text(f"given up while {cause.in_state}: {cause.words}", style)
+    for one in cause.culprits:
+        if one.behaviour is not None:
+            line = instance_text(one.instance)
+            yield Padding(line.append(f": {one.behaviour.words}", style="dim"), (0, 0, 0, 2))
+
+
 def _state_style(explained: Explanation) -> str:
     if explained.settled:
         return "bold red" if explained.problem else "bold green"
     return "bold yellow" if explained.problem else "bold cyan"
 
 
-def _waits(explained: Explanation) -> Iterator[Text]:
+def _waits(explained: Explanation) -> Iterator[RenderableType]:
     progress = explained.progress
     line = Text(explained.waits_for)
     if progress is not None and not explained.settled:
@@ -195,7 +204,7 @@ def _waits(explained: Explanation) -> Iterator[Text]:
     for one in explained.blocking:
         yield blocking_text(one)
         if one.behaviour is not None:
-            yield Text(f"    {one.behaviour.words}", style="dim")
+            yield Padding(Text(one.behaviour.words, style="dim"), (0, 0, 0, 4))
     if explained.blocking_total > len(explained.blocking):
         yield Text(f"  in all {explained.blocking_total:,} instances:", style="dim")
         for group in explained.groups:
@@ -203,13 +212,16 @@ def _waits(explained: Explanation) -> Iterator[Text]:
             yield Text(f"    {group.count:,} {group.state} ({named}): {group.reason}", style="dim")
 
 
-def blocking_text(one: Blocking) -> Text:
+def blocking_text(one: Blocking) -> RenderableType:
     """Return what the matter is with one instance."""
     style = CALL_STATE_STYLES.get(one.state, "")
-    text = Text.assemble((f"  {_MARKS.get(one.state, '·')} ", f"bold {style}"))
-    text.append_text(instance_text(one.instance))
+    text = instance_text(one.instance)
     text.append(f" {one.words}")
-    return text
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=2, justify="right")
+    grid.add_column()
+    grid.add_row(Text(_MARKS.get(one.state, "·"), style=f"bold {style}"), text)
+    return grid
 
 
 def _driven(explained: Explanation) -> Iterator[Text]:
@@ -252,11 +264,11 @@ def next_text(one: NextStep, now_ts: float) -> Text:
     return text
 
 
-def _moves(moves: Sequence[Move]) -> Iterator[Text]:
+def _moves(moves: Sequence[Move]) -> Iterator[RenderableType]:
     for move in moves:
         if move.allowed:
-            yield Text(move.command, style="bold")
-            yield Text(f"  {move.does}")
+            yield Text(move.command, style="cyan")
+            yield Padding(Text(move.does, style="dim"), (0, 0, 0, 2))
     conditions = list(
         dict.fromkeys(move.why_not for move in moves if move.allowed and move.why_not)
     )

@@ -86,7 +86,8 @@ def groups_of(stories: Sequence[Story]) -> tuple[BlockGroup, ...]:
     """Put instances that are in the same way for the same reason together."""
     found: dict[tuple[str, str], list[str]] = {}
     for story in stories:
-        found.setdefault((story.state, story.reason), []).append(story.instance)
+        reason = story.reason.replace(story.instance, "INSTANCE")
+        found.setdefault((story.state, reason), []).append(story.instance)
     biggest = sorted(found.items(), key=lambda item: -len(item[1]))
     return tuple(
         BlockGroup(state=state, reason=reason, count=len(names), sample=tuple(names[:SAMPLE_MAX]))

@@ -14,6 +14,7 @@ import attrs
 
 from gymckpt.core.operation import Cause
 from gymckpt.core.settings import RENEW
+from gymckpt.diagnosis.blocking import blocking_of
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.explanation import Why
 from gymckpt.diagnosis.facts import note_of
@@ -22,7 +23,7 @@ from gymckpt.diagnosis.upcoming import upcoming
 from gymckpt.diagnosis.words import count_of, duration
 from gymckpt.wording import sample, text_of
 
-__all__ = ["ORDINARY_END", "SILENT_AFTER_S", "why"]
+__all__ = ["ORDINARY_END", "SILENT_AFTER_S", "culprits_of", "why"]
 
 SILENT_AFTER_S = 15.0
 """How much later than it must come a controller's next sign may be: a slow journal is no death."""
@@ -58,9 +59,19 @@ def why(case: Case) -> Why | None:
         first_instance=first.instance if first else None,
         first_at_ts=None if first_at_s is None else case.ts_of(first_at_s),
         instances=found.instances,
+        culprits=blocking_of(case, culprits_of(case)),
         words=found.words,
         expected=found.expected,
     )
+
+
+def culprits_of(case: Case) -> list[Story]:
+    """Return the instances that brought an operation down, the first one first."""
+    cause = case.operation.cause
+    if cause is None or cause.trigger not in ("refuse", "lose_lease"):
+        return []
+    call = RENEW if cause.trigger == "lose_lease" else str(cause.call)
+    return _troubled(case, cause, call)
 
 
 # --- calls that could not succeed ---------------------------------------------------------------

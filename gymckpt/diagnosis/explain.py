@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
+from gymckpt.diagnosis.advice import advice_for
 from gymckpt.diagnosis.blocking import blocking_of, blocking_stories, groups_of, progress_of
 from gymckpt.diagnosis.case import Case, case_of
-from gymckpt.diagnosis.causes import why
+from gymckpt.diagnosis.causes import culprits_of, why
 from gymckpt.diagnosis.explanation import Controller, Explanation, Finding, Why
 from gymckpt.diagnosis.lanes import StateSpan
 from gymckpt.diagnosis.outlook import moves_of, next_of, waits_for
@@ -66,6 +67,7 @@ def _explained(case: Case, cut: str) -> Explanation:
     controller, cause = controller_of(case), why(case)
     stories = blocking_stories(case)
     findings = findings_of(case, cut)
+    ahead = next_of(case, controller)
     problem = _is_problem(case, controller, cause, stories, findings)
     return Explanation(
         run=operation.run,
@@ -81,12 +83,20 @@ def _explained(case: Case, cut: str) -> Explanation:
         settled=operation.settled,
         problem=problem,
         summary=_summary(case, controller, cause, stories, findings),
+        advice=advice_for(
+            case,
+            controller=controller,
+            cause=cause,
+            culprits=culprits_of(case),
+            blocking=stories,
+            ahead=ahead,
+        ),
         waits_for=waits_for(case, controller),
         progress=progress_of(case),
         blocking=blocking_of(case, stories),
         blocking_total=len(stories),
         groups=groups_of(stories),
-        next=next_of(case, controller),
+        next=ahead,
         moves=moves_of(case, controller),
         cause=cause,
         controller=controller,
@@ -224,6 +234,7 @@ def _unopened(given: Sequence[Entry], now_ts: float | None, cut: str) -> Explana
         settled=False,
         problem=True,
         summary=clipped(f"operation {name!r} cannot be explained: {words}", SUMMARY_MAX),
+        advice="read the operation from its journal, or take another copy of the file",
         waits_for="",
         progress=None,
         blocking=(),

@@ -136,6 +136,8 @@ class Why:
     first_at_ts: float | None
     instances: int
     """How many instances had their part in it."""
+    culprits: tuple[Blocking, ...]
+    """Those of them that went wrong first; a sample."""
     words: str
     expected: bool
     """Whether it is an ordinary end, such as a body that ended without asking for a commit."""
@@ -207,10 +209,12 @@ class Explanation:
     """Whether somebody should look at it."""
     summary: str
     """One line."""
+    advice: str
+    """What to do about it, in a sentence."""
     waits_for: str
     progress: Progress | None
     blocking: tuple[Blocking, ...]
-    """The instances in the way, the worst first; a sample."""
+    """The instances in the way now, the worst first; a sample."""
     blocking_total: int
     groups: tuple[BlockGroup, ...]
     """The same by reason, the most frequent first."""
