@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.postgresql import Server, binaries
+
 settings.register_profile(
     "ci",
     deadline=None,
@@ -15,6 +17,16 @@ settings.register_profile(
     max_examples=int(os.environ.get("GYMCKPT_EXAMPLES", "50")),
 )
 settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """Start a PostgreSQL server of the tests' own."""
+    if binaries() is None:
+        pytest.skip("there is no PostgreSQL server here: install Debian's package postgresql")
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

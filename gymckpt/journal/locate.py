@@ -25,7 +25,11 @@ __all__ = ["default_run", "open_journal"]
 JOURNAL_VARIABLE = "GYMCKPT_JOURNAL"
 RUN_VARIABLE = "GYMCKPT_RUN"
 
-_KNOWN = "memory://, sqlite:///absolute/path, or the path of a file"
+_KNOWN = (
+    "memory://, sqlite:///absolute/path, postgresql+psycopg://user@host/database, or the path of "
+    "a file"
+)
+_POSTGRESQL = ("postgresql://", "postgresql+psycopg://")
 
 
 def open_journal(
@@ -39,7 +43,8 @@ def open_journal(
 
     Args:
         url: `memory://` for a new one in memory, `sqlite:///absolute/path` (with %-escapes), or a
-            path, taken as it is but for a leading `~`. A journal is returned as it is. None:
+            path, taken as it is but for a leading `~`, or
+            `postgresql+psycopg://user@host:port/database`. A journal is returned as it is. None:
             `$GYMCKPT_JOURNAL`, else `journal.sqlite3` in the user's state directory.
         read_only: Make nothing and write nothing; works beside a controller that writes, and for
             a journal at rest also in a directory that cannot be written.
@@ -60,11 +65,25 @@ def open_journal(
         if read_only:
             raise ValueError("memory:// opens an empty journal, in which there is nothing to read")
         return MemoryJournal()
+    if isinstance(url, str | None) and place.startswith(_POSTGRESQL):
+        return _on_postgresql(place, read_only=read_only, busy_timeout_s=busy_timeout_s)
     path = Path(place) if isinstance(url, os.PathLike) else _path_from(place)
     from gymckpt.journal.sql import SqlJournal  # noqa: PLC0415 - a database is imported on demand
     from gymckpt.journal.sqlite import SqliteStore  # noqa: PLC0415 - likewise
 
     return SqlJournal(SqliteStore(path, read_only=read_only, busy_timeout_s=busy_timeout_s))
+
+
+def _on_postgresql(url: str, *, read_only: bool, busy_timeout_s: float) -> Journal:
+    from gymckpt.journal.sql import SqlJournal  # noqa: PLC0415 - a database is imported on demand
+
+    try:
+        from gymckpt.journal.postgresql import PostgresqlStore  # noqa: PLC0415 - likewise
+    except ImportError as error:
+        raise ValueError(
+            "a journal on PostgreSQL needs psycopg: pip install 'gymckpt[postgresql]'"
+        ) from error
+    return SqlJournal(PostgresqlStore(url, read_only=read_only, busy_timeout_s=busy_timeout_s))
 
 
 def default_run() -> str:

@@ -10,9 +10,9 @@ moment. Both end in one of the journal's own errors, never in the driver's.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
@@ -31,6 +31,8 @@ from gymckpt.journal.schema import entries, heartbeats, operations, removed
 
 __all__ = ["SqlJournal", "SqlStore"]
 
+T = TypeVar("T")
+
 
 class SqlStore(abc.ABC):
     """One database, as the journal uses it; thread-safe."""
@@ -46,6 +48,30 @@ class SqlStore(abc.ABC):
         Raises:
             JournalError: Whatever went wrong, also in the body and in the commit.
         """
+
+    def write(self, job: Callable[[Connection, bool], T]) -> T:
+        """
+        Run a job in one transaction, again where the database says that it may be tried again.
+
+        Args:
+            job: Given the connection, and whether an earlier try may have been stored although
+                its answer was lost.
+
+        Raises:
+            JournalError: Whatever went wrong in the end.
+        """
+        with self.writing() as connection:
+            return job(connection, False)
+
+    def read(self, job: Callable[[Connection], T]) -> T:
+        """
+        Run a job that only reads, all of it of one moment; again where that may help.
+
+        Raises:
+            JournalError: Whatever went wrong in the end.
+        """
+        with self.reading() as connection:
+            return job(connection)
 
     @abc.abstractmethod
     def reading(self) -> AbstractContextManager[Connection]:
@@ -118,8 +144,8 @@ class SqlJournal(Journal):
         self._store.close()
 
     def _select(self, selection: Selection) -> Sequence[OperationRow]:
-        with self._store.reading() as connection:
-            found = connection.execute(_selecting(selection)).mappings().all()
+        statement = _selecting(selection)
+        found = self._store.read(lambda connection: connection.execute(statement).mappings().all())
         return [_operation(row) for row in found]
 
     def _steps(self, run: str | None) -> Sequence[Row]:
@@ -127,12 +153,11 @@ class SqlJournal(Journal):
         chosen = select(entries).where(columns.inst.is_(None), columns.seq > 1)
         if run is not None:
             chosen = chosen.where(columns.run == run)
-        with self._store.reading() as connection:
-            found = connection.execute(chosen).all()
+        found = self._store.read(lambda connection: connection.execute(chosen).all())
         return [tuple(row) for row in found]
 
     def _remove(self, run: str, operation_id: str) -> None:
-        with self._store.writing() as connection:
+        def job(connection: Connection, _again: bool) -> None:
             held = _find(connection, _HELD, run, operation_id)
             if held is None:
                 return
@@ -144,19 +169,28 @@ class SqlJournal(Journal):
                 )
             connection.execute(insert(removed), {"run": run, "op": operation_id})
 
+        self._store.write(job)
+
     def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
-        with self._store.writing() as connection:
-            held = _find(connection, _HELD, operation.run, operation.operation_id)
+        keys = (operation.run, operation.operation_id)
+
+        def job(connection: Connection, again: bool) -> None:
+            held = _find(connection, _HELD, *keys)
             if held is not None or _is_removed(connection, operation):
-                raise id_used(held, operation.run, operation.operation_id)
+                if again and held == operation and _stored(connection, *keys) == list(rows):
+                    return  # the try before was stored, only its answer was lost
+                raise id_used(held, *keys)
             connection.execute(insert(operations), _columns(operation))
-            self._beat(connection, operation.run, operation.operation_id)
+            self._beat(connection, *keys)
             self._store.insert_rows(connection, rows)
+
+        self._store.write(job)
 
     def _append(self, batch: Batch) -> None:
         keys = {"of_run": batch.run, "of_op": batch.operation_id}
         span = {"after_seq": batch.expected_seq, "last_seq": batch.last_seq}
-        with self._store.writing() as connection:
+
+        def job(connection: Connection, _again: bool) -> None:
             held = _find(connection, _HELD, batch.run, batch.operation_id)
             rows = remaining(
                 batch,
@@ -174,16 +208,19 @@ class SqlJournal(Journal):
             }
             connection.execute(_MOVE, keys | moved)
 
+        self._store.write(job)
+
     def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
-        with self._store.writing() as connection:
+        def job(connection: Connection, _again: bool) -> None:
             held = _find(connection, _HELD, run, operation_id)
             if held is None or held.epoch != epoch:
                 raise fenced(held, run, operation_id, epoch)
             self._beat(connection, run, operation_id)
 
+        self._store.write(job)
+
     def _silent_s(self, run: str, operation_id: str) -> float | None:
-        with self._store.reading() as connection:
-            return self._age_s(connection, run, operation_id)
+        return self._store.read(lambda connection: self._age_s(connection, run, operation_id))
 
     def _beat(self, connection: Connection, run: str, operation_id: str) -> None:
         keys = {"of_run": run, "of_op": operation_id}
@@ -198,27 +235,35 @@ class SqlJournal(Journal):
 
     def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
         keys = {"of_run": run, "of_op": operation_id}
-        with self._store.writing() as connection:
+
+        def job(connection: Connection, again: bool) -> int:
             held = _find(connection, _HELD, run, operation_id)
             if held is None:
                 raise unknown_operation(run, operation_id)
-            check_claim(held, self._age_s(connection, run, operation_id), stale_s)
+            if not (again and held.owner == owner):
+                check_claim(held, self._age_s(connection, run, operation_id), stale_s)
             self._beat(connection, run, operation_id)
             connection.execute(_MOVE, keys | {"ep": held.epoch + 1, "owner": owner})
             return held.epoch + 1
 
+        return self._store.write(job)
+
     def _operation(self, run: str, operation_id: str) -> OperationRow | None:
-        with self._store.reading() as connection:
-            return _find(connection, _OPERATION, run, operation_id)
+        return self._store.read(lambda connection: _find(connection, _OPERATION, run, operation_id))
 
     def _read(
         self, run: str, operation_id: str, after_seq: int
     ) -> tuple[OperationRow | None, Sequence[Row]]:
-        keys = {"of_run": run, "of_op": operation_id}
-        with self._store.reading() as connection:
+        def job(connection: Connection) -> tuple[OperationRow | None, Sequence[Row]]:
             held = _find(connection, _OPERATION, run, operation_id)
-            found = connection.execute(_ENTRIES, keys | {"after_seq": after_seq}).all()
-        return held, [tuple(row) for row in found]
+            return held, _stored(connection, run, operation_id, after_seq)
+
+        return self._store.read(job)
+
+
+def _stored(connection: Connection, run: str, operation_id: str, after_seq: int = 0) -> list[Row]:
+    keys = {"of_run": run, "of_op": operation_id, "after_seq": after_seq}
+    return [tuple(row) for row in connection.execute(_ENTRIES, keys).all()]
 
 
 def _selecting(selection: Selection) -> Select[*tuple[Any, ...]]:

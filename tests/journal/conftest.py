@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal
+from tests.postgresql import Server
 
 
 class Home(abc.ABC):
@@ -54,9 +56,23 @@ class SqliteHome(Home):
         return open_journal(self.path)
 
 
-HOMES = {
-    "memory": lambda _directory: MemoryHome(),
-    "sqlite": lambda directory: SqliteHome(directory / "journal.sqlite3"),
+class PostgresqlHome(Home):
+    """A journal in a schema of its own."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.server = server
+        self.schema = server.new_schema()
+        self.url = server.url(self.schema)
+
+    def _open(self) -> Journal:
+        return open_journal(self.url)
+
+
+HOMES: dict[str, Callable[[Path, Callable[[str], Any]], Home]] = {
+    "memory": lambda _directory, _fixture: MemoryHome(),
+    "postgresql": lambda _directory, fixture: PostgresqlHome(fixture("postgresql")),
+    "sqlite": lambda directory, _fixture: SqliteHome(directory / "journal.sqlite3"),
 }
 """Every store that must keep the contract; a new one joins with one line."""
 
@@ -64,7 +80,7 @@ HOMES = {
 @pytest.fixture(params=sorted(HOMES))
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
     """Give each store in turn."""
-    place = HOMES[request.param](tmp_path)
+    place = HOMES[request.param](tmp_path, request.getfixturevalue)
     yield place
     place.close()
 
