@@ -146,6 +146,7 @@ def test_history_of_an_unknown_chart_is_drawn() -> None:
 HOSTILE = (
     "<script>window.pwned=1</script>",
     "</script><script>window.pwned=1</script>",
+    "</script/ ></script ><script >window.pwned=1</script >",
     "\"><img src=x onerror='window.pwned=1'>",
     "<!--<script>",
     "]]>&lt;b&gt;\u2028\u202e\x00\ud800",
