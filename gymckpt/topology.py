@@ -149,7 +149,7 @@ def require_no_restart(
     offered: Inventory, restarts: Mapping[str, Collection[EnvironmentEpisode]]
 ) -> None:
     """
-    Refuse to save an episode that its instance cannot capture (failure case B15).
+    Refuse to save an episode that its instance cannot capture.
 
     Args:
         offered: What is to be saved.
