@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gymckpt.calls import (
@@ -165,6 +166,11 @@ class GymCheckpointCoordinator:
         return frozenset(self._handles)
 
     @property
+    def handles(self) -> Mapping[str, Any]:
+        """Instance id to the handle behind which it is."""
+        return MappingProxyType(self._handles)
+
+    @property
     def control_timeout_s(self) -> float:
         """Maximum wall-clock budget for one coordinated control call but prepare."""
         return self._fixed["control_timeout_s"]
@@ -178,6 +184,18 @@ class GymCheckpointCoordinator:
     def run(self) -> str:
         """The training run under which the journal keeps the operations."""
         return self._operations.run
+
+    def require_none_open(self, wanted: str) -> None:
+        """
+        Pass unless a checkpoint or restore is open on this coordinator.
+
+        Args:
+            wanted: What would begin, for the error.
+
+        Raises:
+            OperationOpen: One is.
+        """
+        self._operations.require_none_open(wanted)
 
     # --- verbs ----------------------------------------------------------------------------------
 

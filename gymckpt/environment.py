@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gymckpt.coordinator import GymCheckpointCoordinator
 from gymckpt.core.settings import require_duration
@@ -24,20 +24,31 @@ from gymckpt.episodes import EnvironmentEpisode, new_operation_id
 from gymckpt.errors import (
     GymCheckpointNotReady,
     JournalError,
+    OperationOpen,
     RestartOnlyDeployment,
     UnownedEpisodes,
     is_transient_gym_checkpoint_failure,
     text_of,
 )
 from gymckpt.interfaces import EnvironmentSnapshot, RestoredEnvironmentRollouts
-from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
+from gymckpt.manifest import (
+    GYM_CHECKPOINT_MANIFEST_FILENAME,
+    GymCheckpointManifest,
+    load_gym_checkpoint_manifest,
+)
 from gymckpt.recovery import Recovered
+from gymckpt.runtime.worker import run_bounded
 from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource
-from gymckpt.topology import require_topology
+from gymckpt.startup import recovered_first, require_methods
+from gymckpt.topology import Inventory, require_disjoint, require_inventory, require_topology
+from gymckpt.unattached import Unattached
+from gymckpt.wording import guarded
 
 __all__ = ["GymEnvironmentCheckpoint"]
 
 logger = logging.getLogger("gymckpt")
+
+T = TypeVar("T")
 
 
 class GymEnvironmentCheckpoint:
@@ -76,7 +87,9 @@ class GymEnvironmentCheckpoint:
         self._replies_timeout_s = require_duration(timeout_s, "replies_timeout_s")
         self.recovered: tuple[Recovered, ...] = ()
         """What `check_startup` found unfinished, and what came of each."""
-        self._unattached: dict[str, set[EnvironmentEpisode]] = {}
+        self._busy_with: str | None = None
+        """The snapshot or restore that is under way, from before its first step to its last."""
+        self._unattached = Unattached()
 
     @property
     def holds_rollout_state(self) -> bool:
@@ -100,14 +113,11 @@ class GymEnvironmentCheckpoint:
             OperationHeld: Another controller, which is alive, drives an operation of this run.
             JournalError: The journal cannot be read or written.
         """
-        self.recovered = await self._coordinator.recover()
-        held = [found for found in self.recovered if found.held_by is not None]
-        if held:
-            await asyncio.sleep(self._coordinator.owner_timeout_s)
-            self.recovered = await self._coordinator.recover()
-            for found in self.recovered:
-                if found.held_by is not None:
-                    raise found.held_by
+        self.recovered = await recovered_first(self._coordinator)
+        for found in self.recovered:
+            if found.held_by is not None:
+                raise found.held_by
+        require_methods(self._coordinator.handles)
         servers = {
             instance: names
             for instance, names in (await self._coordinator.restart_only_servers()).items()
@@ -132,6 +142,9 @@ class GymEnvironmentCheckpoint:
             What was saved; None where nothing is in flight, and then nobody is parked.
 
         Raises:
+            OperationOpen: A snapshot or restore is under way; its dispatch stays closed.
+            TypeError: RL's list of what is in flight is malformed; nobody was parked.
+            ValueError: That list names an unknown instance or a rollout twice; nobody was parked.
             GymCheckpointNotReady: Some instance could not park, or a reply on the wire did not
                 land in time.
             GymCheckpointOperationError: A call failed on some instance.
@@ -139,16 +152,17 @@ class GymEnvironmentCheckpoint:
             BaseException: What the body raised.
         """
         snapshot_id = new_operation_id("snapshot")
-        snapshot: GymEnvironmentSnapshot | None = None
-        async with self._rollouts.dispatch_closed():
-            in_flight = self._in_flight()
-            if not any(in_flight.values()):
-                yield None
-                return
-            async with self._coordinator.prepared(snapshot_id) as restarts:
-                snapshot = await self._saved(snapshot_id, checkpoint_path, in_flight, restarts)
-                yield snapshot
-        snapshot.timeline = await self._timeline(snapshot_id, snapshot.timeline)
+        with self._alone("snapshot", snapshot_id):
+            snapshot: GymEnvironmentSnapshot | None = None
+            async with self._rollouts.dispatch_closed():
+                in_flight = self._in_flight()
+                if not any(in_flight.values()):
+                    yield None
+                    return
+                async with self._coordinator.prepared(snapshot_id) as restarts:
+                    snapshot = await self._saved(snapshot_id, checkpoint_path, in_flight, restarts)
+                    yield snapshot
+            snapshot.timeline = await self._timeline(snapshot_id, snapshot.timeline)
 
     @asynccontextmanager
     async def restored(self, checkpoint_path: Path) -> AsyncIterator[RestoredEnvironmentRollouts]:
@@ -162,65 +176,95 @@ class GymEnvironmentCheckpoint:
             What was continued; it goes on when the context exits.
 
         Raises:
+            OperationOpen: A snapshot or restore is under way; nothing was sent.
             FileNotFoundError: There is no manifest; nothing was sent.
             ValueError: The manifest is damaged or of another topology; nothing was sent.
+            TimeoutError: The manifest could not be read in time; nothing was sent.
             GymCheckpointOperationError: Some instance failed; nothing is continued.
             BaseException: What the body raised; nothing is continued.
         """
-        manifest = await asyncio.to_thread(load_gym_checkpoint_manifest, checkpoint_path)
-        require_topology(list(manifest.instances), self._coordinator.instance_ids, "the manifest")
-        restored = RestoredEnvironmentRollouts(
-            continued_attempts=frozenset(
-                (instance, episode.rollout_id, episode.attempt)
-                for instance, episodes in manifest.instances.items()
-                for episode in episodes
-            ),
-            staging_keys=frozenset(key for keys in manifest.staging_keys.values() for key in keys),
-        )
-        replacements: dict[str, set[EnvironmentEpisode]] = {}
-        for instance, episode in restored.replacements():
-            replacements.setdefault(instance, set()).add(episode)
         restore_id = new_operation_id("restore")
+        with self._alone("restore", restore_id):
+            manifest = await self._off_the_loop(
+                lambda: load_gym_checkpoint_manifest(checkpoint_path), "gymckpt-manifest-reading"
+            )
+            require_topology(
+                list(manifest.instances), self._coordinator.instance_ids, "the manifest"
+            )
+            restored = _restored_by(manifest)
+            replacements: dict[str, set[EnvironmentEpisode]] = {}
+            for instance, episode in restored.replacements():
+                replacements.setdefault(instance, set()).add(episode)
+            entered = False
+            try:
+                async with self._coordinator.restored(restore_id, checkpoint_path, manifest):
+                    entered = True
+                    yield restored
+                    self._unattached.add(replacements, self._rollouts.episodes_in_flight())
+            except BaseException as error:
+                if entered or not isinstance(error, OperationOpen):
+                    self._unattached.forget(replacements)
+                    self._tell_refused(replacements, error)
+                raise
+
+    @contextmanager
+    def _alone(self, word: str, operation_id: str) -> Iterator[None]:
+        """Refuse a snapshot or restore beside another, before dispatch is touched on its behalf."""
+        self._coordinator.require_none_open(f"begin {word} {operation_id!r}")
+        if self._busy_with is not None:
+            wanted = f"begin {word} {operation_id!r}"
+            raise OperationOpen(wanted, self._busy_with, "beginning or ending")
+        self._busy_with = operation_id
         try:
-            async with self._coordinator.restored(restore_id, checkpoint_path, manifest):
-                yield restored
-        except BaseException:
-            refused = [episode for episodes in replacements.values() for episode in episodes]
+            yield
+        finally:
+            self._busy_with = None
+
+    async def _off_the_loop(self, job: Callable[[], T], name: str) -> T:
+        return await run_bounded(job, name, timeout_s=self._coordinator.control_timeout_s)
+
+    def _tell_refused(
+        self, replacements: Mapping[str, Collection[EnvironmentEpisode]], error: BaseException
+    ) -> None:
+        """Tell RL which attempts a discarded restore has used up; its own failure is a note."""
+        refused = [episode for episodes in replacements.values() for episode in episodes]
+        if not refused:
+            return
+        try:
             self._rollouts.attempts_refused(refused)
-            raise
-        self._unattached = replacements
+        except Exception as failed:
+            note = f"cleanup: RL was not told of {len(refused)} refused attempt(s): "
+            note += text_of(failed)
+            guarded(lambda: error.add_note(note), None)
 
     # --- parts of a snapshot --------------------------------------------------------------------
 
     def _in_flight(self) -> dict[str, tuple[EnvironmentEpisode, ...]]:
-        """Return what RL waits for, with restored episodes that it has not attached to yet."""
-        known = self._rollouts.episodes_in_flight()
-        attached = {episode.rollout_id for episodes in known.values() for episode in episodes}
-        self._unattached = {
-            instance: {episode for episode in episodes if episode.rollout_id not in attached}
-            for instance, episodes in self._unattached.items()
+        """Return what RL waits for, with restored episodes that it has not taken over."""
+        live = sorted(self._coordinator.instance_ids)
+        given = self._rollouts.episodes_in_flight()
+        known = require_inventory(given, live, "episodes_in_flight()", whole=False)
+        waiting = self._unattached.but(known)
+        in_flight = {
+            instance: (*known.get(instance, ()), *waiting.get(instance, ())) for instance in live
         }
-        in_flight = {instance: tuple(known.get(instance, ())) for instance in known}
-        for instance in sorted(self._coordinator.instance_ids):
-            waiting = sorted(self._unattached.get(instance, ()))
-            in_flight[instance] = (*in_flight.get(instance, ()), *waiting)
+        require_disjoint(in_flight, {})
         return in_flight
 
     async def _saved(
         self,
         snapshot_id: str,
         path: Path,
-        in_flight: Mapping[str, tuple[EnvironmentEpisode, ...]],
+        in_flight: Inventory,
         restarts: Mapping[str, frozenset[EnvironmentEpisode]],
     ) -> GymEnvironmentSnapshot:
         """Commit everything but the restarts, and wait for the replies that are on the wire."""
-        await asyncio.to_thread(path.mkdir, parents=True, exist_ok=True)
-        result = await self._coordinator.commit(
-            snapshot_id,
-            path,
-            _split(in_flight, restarts, restarted=False),
-            restarts=_split(in_flight, restarts, restarted=True),
-        )
+        make_path = "gymckpt-snapshot-directory"
+        await self._off_the_loop(lambda: path.mkdir(parents=True, exist_ok=True), make_path)
+        offered = _split(in_flight, restarts, restarted=False)
+        left_out = _split(in_flight, restarts, restarted=True)
+        with self._unattached.offered():
+            result = await self._coordinator.commit(snapshot_id, path, offered, restarts=left_out)
         unowned = {
             instance: summary.unowned_live_episodes
             for instance, summary in result.instances.items()
@@ -228,29 +272,26 @@ class GymEnvironmentCheckpoint:
         }
         if unowned:
             raise UnownedEpisodes(unowned)
-        later = {
-            episode
-            for inventory in (result.manifest.instances, restarts)
-            for episodes in inventory.values()
-            for episode in episodes
-        }
-        await self._replies_landed(later, in_flight)
+        running = _episodes(result.manifest.instances) | _episodes(restarts)
+        self._unattached.keep(running)
+        await self._replies_landed(running, in_flight)
         return GymEnvironmentSnapshot(
             result=result,
             rollouts=self._rollouts,
-            bytes_written=await asyncio.to_thread(_bytes_under, path),
+            bytes_written=await self._bytes_under(path),
             timeline=await self._timeline(snapshot_id, timeline_of(())),
         )
 
     async def _replies_landed(
-        self,
-        later: Collection[EnvironmentEpisode],
-        in_flight: Mapping[str, tuple[EnvironmentEpisode, ...]],
+        self, later: Collection[EnvironmentEpisode], in_flight: Inventory
     ) -> None:
+        bound = asyncio.timeout(self._replies_timeout_s)
         try:
-            async with asyncio.timeout(self._replies_timeout_s):
+            async with bound:
                 await self._rollouts.replies_landed(frozenset(later))
         except TimeoutError as error:
+            if not bound.expired():
+                raise  # RL's own
             missing = {
                 instance: {
                     "replies on the wire": tuple(
@@ -262,6 +303,14 @@ class GymEnvironmentCheckpoint:
             }
             raise GymCheckpointNotReady(missing) from error
 
+    async def _bytes_under(self, path: Path) -> int:
+        """Return the size of what was written; metrics are never worth a snapshot."""
+        try:
+            return await self._off_the_loop(lambda: _bytes_under(path), "gymckpt-snapshot-size")
+        except OSError as error:  # a TimeoutError is one too
+            logger.warning("the size of %s is unknown: %s", path, text_of(error))
+            return 0
+
     async def _timeline(self, snapshot_id: str, otherwise: Timeline) -> Timeline:
         """Read where the time went; metrics are never worth a snapshot."""
         try:
@@ -271,8 +320,26 @@ class GymEnvironmentCheckpoint:
             return otherwise
 
 
+def _restored_by(manifest: GymCheckpointManifest) -> RestoredEnvironmentRollouts:
+    """Return what a restore of a manifest continues."""
+    return RestoredEnvironmentRollouts(
+        continued_attempts=frozenset(
+            (instance, episode.rollout_id, episode.attempt)
+            for instance, episodes in manifest.instances.items()
+            for episode in episodes
+        ),
+        staging_keys=frozenset(key for keys in manifest.staging_keys.values() for key in keys),
+    )
+
+
+def _episodes(
+    inventory: Mapping[str, Collection[EnvironmentEpisode]],
+) -> frozenset[EnvironmentEpisode]:
+    return frozenset(episode for episodes in inventory.values() for episode in episodes)
+
+
 def _split(
-    in_flight: Mapping[str, tuple[EnvironmentEpisode, ...]],
+    in_flight: Inventory,
     restarts: Mapping[str, frozenset[EnvironmentEpisode]],
     *,
     restarted: bool,

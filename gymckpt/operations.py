@@ -136,7 +136,7 @@ class Operations:
             JournalError: The journal cannot be written; nothing was sent.
         """
         require_operation_id(wire_id, f"{chart} id")
-        self._require_none_open(f"open {chart} {wire_id!r}")
+        self.require_none_open(f"open {chart} {wire_id!r}")
         self._opening = wire_id
         try:
             for unsettled in list(self._unsettled):
@@ -178,7 +178,7 @@ class Operations:
             and running.operation.state == "restored"
         )
         if not inside_restore:
-            self._require_none_open(f"{call} under {wire_id!r}")
+            self.require_none_open(f"{call} under {wire_id!r}")
         await self._run_sweep(call, wire_id, listed)
 
     async def recover(self, *, force: bool) -> tuple[Recovered, ...]:
@@ -319,7 +319,8 @@ class Operations:
             self._recorder = self._recorder or opened
         return self._recorder
 
-    def _require_none_open(self, wanted: str) -> None:
+    def require_none_open(self, wanted: str) -> None:
+        """Raise OperationOpen where a checkpoint or restore is open, or is being opened."""
         if self.open is not None:
             raise OperationOpen(wanted, self.open.wire_id, self.open.operation.state)
         if self._opening is not None:

@@ -42,16 +42,17 @@ class RolloutSource(Protocol):
         Send nothing new until the context exits, and hold RL's own rollout deadlines meanwhile.
 
         The context is entered before any instance is parked and left after all have reopened, on
-        every way out.
+        every way out; it is never entered a second time while it is held.
         """
         ...
 
     def episodes_in_flight(self) -> Mapping[str, Collection[EnvironmentEpisode]]:
         """
-        Return the episodes that RL waits for, by instance id.
+        Return the episodes that RL waits for, by instance id; must not wait for anything.
 
-        Called with dispatch closed. Restored rollouts that RL has not attached to yet belong here
-        as the attempts that go on.
+        Called when dispatch has been closed, and when the body of a restore has ended. Restored
+        rollouts that RL has not attached to yet belong here as the attempts that go on. One that
+        RL has never listed is saved on its behalf; once it was listed, only this list counts.
         """
         ...
 
@@ -155,10 +156,11 @@ class GymEnvironmentSnapshot:
 
         `paused_s` is that; `prepare_s` is from the first prepare to the end of the renewal after
         it; `commit_s` while instances wrote; `manifest_s` while the outer manifest was made
-        durable; `resume_s` until every instance had reopened; `slowest_prepare_s` and
-        `slowest_commit_s` are the slowest instance's; `continued` and `restarted` count episodes;
-        `staging_keys` counts staged rows that the snapshot needs; `retries` counts calls that were
-        sent again; `bytes` is the size on disk.
+        durable; `resume_s` until every instance had reopened, 0 before that; `slowest_prepare_s`
+        and `slowest_commit_s` are the slowest instance's; `continued` and `restarted` count
+        episodes; `staging_keys` counts staged rows that the snapshot needs; `retries` counts calls
+        that were sent again, without renewals; `bytes` is the size on disk of the manifest and of
+        what instances wrote beside it.
         """
         manifest, timeline = self.result.manifest, self.timeline
 

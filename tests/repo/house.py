@@ -32,7 +32,7 @@ CONTROLLER = frozenset(
 )
 """The verbs of the coordinator, taking over from a controller that is gone, operators' moves."""
 
-FACADE = frozenset({"environment", "interfaces", "snapshot"})
+FACADE = frozenset({"environment", "interfaces", "snapshot", "startup", "unattached"})
 """What a trainer holds."""
 
 _KNOWN_TO_CONTROLLER = VOCABULARY | STORED | {"chart", "core", "diagnosis", "journal", "runtime"}
