@@ -95,7 +95,7 @@ def moved_call(before: CallState, entry: Entry) -> CallState:
         ValueError: A fact is out of range.
     """
     if entry.trigger in ("ask", "retry"):
-        deadline_ts = float(entry.facts["deadline_ts"])
+        deadline_ts = _required_ts(entry.facts["deadline_ts"])
         return CallState(
             state=entry.dest,
             ask=int(entry.ask or 0),
@@ -105,7 +105,22 @@ def moved_call(before: CallState, entry: Entry) -> CallState:
         )
     if entry.trigger == "stale":
         return before
-    raw = entry.facts.get("failure")
-    abandoned = bool(entry.facts.get("abandoned", False))
-    failure = before.failure if abandoned else FailureRecord(**raw) if raw else None
+    abandoned = entry.trigger == "expire" and "abandoned" in entry.facts
+    if abandoned or entry.trigger == "lapse":
+        failure = before.failure
+    elif entry.trigger in _FAILURES:
+        failure = FailureRecord(**entry.facts["failure"])
+    else:
+        failure = None
     return attrs.evolve(before, state=entry.dest, failure=failure, abandoned=abandoned)
+
+
+_FAILURES = frozenset({"fail", "die", "expire"})
+"""The triggers that tell with what an ask has ended instead of an answer."""
+
+
+def _required_ts(value: object) -> float:
+    """Return an instant in epoch seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError(f"a deadline is an instant in epoch seconds, not {value!r:.100}")
+    return float(value)

@@ -271,7 +271,7 @@ def apply(operation: OperationState, entry: Entry) -> OperationState:
 def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationState:
     changes: dict[str, Any] = {"seq": entry.seq, "at_s": entry.at_s, "epoch": entry.epoch}
     if "root" in entry.facts:
-        changes["root"] = entry.facts["root"]
+        changes["root"] = _required_text(entry.facts["root"], "root")
     # An attempt that hung may fail after a later one has done the work for good.
     if entry.trigger in _FILE_TRIGGERS and operation.file != "done":
         changes["file"] = _FILE_TRIGGERS[entry.trigger]
@@ -293,6 +293,12 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
             "file": "pending" if effect and written else "none",
         }
     return attrs.evolve(operation, **changes)
+
+
+def _required_text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a text, not {value!r:.100}")
+    return value
 
 
 def _gives_up(operation: OperationState, entry: Entry) -> bool:

@@ -69,8 +69,9 @@ def states_of(entries: Iterable[Entry]) -> Iterator[OperationState]:
 
 
 def _first(entry: Entry) -> OperationState:
-    begins = (entry.seq, entry.epoch, entry.trigger, entry.source, entry.instance, entry.call)
-    if begins != (1, 1, OPEN_TRIGGER, "", None, None):
+    begins = (entry.seq, entry.epoch, entry.trigger, entry.source)
+    about = (entry.instance, entry.call, entry.ask)
+    if begins != (1, 1, OPEN_TRIGGER, "") or about != (None, None, None):
         raise ReplayDiverged(
             entry.seq, "an opening entry with seq 1 and epoch 1", _described(entry)
         )
@@ -86,8 +87,8 @@ def _first(entry: Entry) -> OperationState:
 
 def _require_of(known: frozenset[str], entry: Entry) -> None:
     """Require that the entry is of the operation, or of a call to one of its instances."""
-    if (entry.instance is None) != (entry.call is None):
-        raise ReplayDiverged(entry.seq, "a call with its instance", _described(entry))
+    if len({entry.instance is None, entry.call is None, entry.ask is None}) > 1:
+        raise ReplayDiverged(entry.seq, "a call with its instance and ask", _described(entry))
     if entry.instance is not None and entry.instance not in known:
         raise ReplayDiverged(
             entry.seq, f"a call to one of {len(known)} instance(s)", _described(entry)
