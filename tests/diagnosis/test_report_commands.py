@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from gymckpt.cli import app
 from gymckpt.journal import open_journal
 from gymckpt.journal.portable import export_operation
+from tests.diagnosis.many import fill
 from tests.diagnosis.markup import data_in, faults_of, text_in
-from tests.diagnosis.pictured import fill
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from gymckpt.diagnosis.headline import cause_words
 from gymckpt.diagnosis.picture import parked_s, picture_of
 from gymckpt.diagnosis.runs_report import passages_of, runs_report
 from gymckpt.journal import Journal, MemoryJournal
+from tests.diagnosis.many import fill, own
 from tests.diagnosis.markup import data_in, faults_of, of, read, text_in
-from tests.diagnosis.pictured import fill, own
 
 COUNT = 46
 

@@ -8,7 +8,7 @@ import pytest
 from gymckpt.diagnosis.runs_report import runs_report
 from gymckpt.journal import MemoryJournal
 from tests.diagnosis.browsing import NARROW, WIDE, Browser, browser
-from tests.diagnosis.pictured import fill, own
+from tests.diagnosis.many import fill, own
 
 SLOW_MACHINE_S = 60.0
 """A bound for making, opening and using a page of 10,000 operations."""
