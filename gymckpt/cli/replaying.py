@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gymckpt.core.entry import Entry
     from gymckpt.core.operation import OperationState
     from gymckpt.diagnosis.replay import Replay
+    from gymckpt.diagnosis.whatif import Phase
 
 __all__ = ["add_to"]
 
@@ -55,11 +57,25 @@ def replay(
     verify: Annotated[
         bool, typer.Option("--verify", help="Print nothing but the verdict.")
     ] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="EDIT",
+            help="Run it again from an entry on, with something going differently: drop=SEQ (the "
+            "reply that entry SEQ records never comes), delay=SEQ:SECONDS, or crash=SEQ[:SECONDS] "
+            "(the controller crashes after it, another goes on SECONDS later). May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the entries of an operation through today's charts and invariants."""
+    """Run an operation's entries through today's charts, or see what would have happened."""
     from gymckpt.diagnosis.replay import replay as replayed  # noqa: PLC0415 - imported when needed
 
+    if what_if:
+        _tell_what_if(op, journal, run, what_if, as_json=as_json)
+        return
     with answering(), find(op, journal=journal, run=run) as found:
         result, cut = replayed(found.entries(), to_seq=to), found.cut
     if not result.given:
@@ -78,6 +94,52 @@ def replay(
             typer.echo(cut, err=True)
     if result.divergence is not None or cut:
         raise typer.Exit(PROBLEM_FOUND)
+
+
+def _tell_what_if(
+    op: str, journal: str | None, run: str | None, edits: Sequence[str], *, as_json: bool
+) -> None:
+    """Run a history with something going differently, and say what comes of it."""
+    from gymckpt.diagnosis import whatif  # noqa: PLC0415 - brings the scheduler along
+
+    with answering(), find(op, journal=journal, run=run) as found:
+        result = whatif.what_if(found.entries(), [whatif.edit_of(text) for text in edits])
+    if as_json:
+        print_json(result.to_json())
+        return
+    out = console()
+    for edit in result.edits:
+        out.print(Text.assemble(("what if  ", "bold cyan"), edit))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    grid.add_row("it was", Group(_phases_text(result.was), Text(result.summary_was, style="dim")))
+    grid.add_row(
+        "it becomes", Group(_phases_text(result.becomes), Text(result.summary_becomes, style="dim"))
+    )
+    out.print(grid)
+    if result.ended == "body":
+        state = result.becomes[-1].state
+        said = f"here it depends on the controller's body, which never was in {state!r}"
+        out.print(Text(said, style="yellow"))
+    elif result.ended == "limit":
+        out.print(Text("it has not ended after a day", style="yellow"))
+    if result.assumed:
+        said = f"{result.assumed:,} answers that the history does not know are assumed"
+        out.print(Text(said, style="dim"))
+
+
+def _phases_text(phases: Sequence[Phase]) -> Text:
+    from gymckpt.diagnosis.words import duration  # noqa: PLC0415 - imported when needed
+
+    parts = [
+        Text(one.state, style="bold")
+        if one.seconds is None
+        else Text.assemble(one.state, (f" {duration(one.seconds)}", "cyan"))
+        for one in phases
+        if one.seconds is None or one.seconds > 0
+    ]
+    return Text(" → ").join(parts)
 
 
 def _verdict(result: Replay) -> Text:

@@ -17,10 +17,10 @@ import attrs
 from gymckpt.core import timing
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
-from gymckpt.core.operation import NO_CALLS, OperationState
+from gymckpt.core.operation import OperationState
 from gymckpt.core.settings import RENEW, RESUME
 
-__all__ = ["Upcoming", "upcoming"]
+__all__ = ["Upcoming", "running_timers", "upcoming"]
 
 Kind = Literal[
     "expire", "retry", "end_phase", "renew", "lose_lease", "end_file_wait", "sweep", "lapse"
@@ -55,8 +55,26 @@ def upcoming(entries: Sequence[Entry], states: Sequence[OperationState]) -> tupl
         entries: The history.
         states: The operation after each of its entries.
     """
+    found = _ahead(entries, states)
+    renewing = states[-1].calls_for(RENEW).count("asked", "failed", "unanswered") if states else 0
+    return tuple(one for one in found if one.kind != "renew" or not renewing)
+
+
+def running_timers(entries: Sequence[Entry], states: Sequence[OperationState]) -> dict[str, float]:
+    """
+    Return the core's timers that run after a history: name to when, by the operation's clock.
+
+    Args:
+        entries: The history.
+        states: The operation after each of its entries.
+    """
+    return {one.timer: one.at_s for one in reversed(_ahead(entries, states))}
+
+
+def _ahead(entries: Sequence[Entry], states: Sequence[OperationState]) -> list[Upcoming]:
+    """Return everything that a timer runs for, also a renewal round that would be passed over."""
     if not states or states[-1].settled:
-        return ()
+        return []
     marks = _Marks()
     for entry, state in zip(entries, states, strict=True):
         marks.take(entry, state)
@@ -66,7 +84,7 @@ def upcoming(entries: Sequence[Entry], states: Sequence[OperationState]) -> tupl
         *_of_phase(operation, marks),
         *_of_leases(operation, marks),
     ]
-    return tuple(sorted(found, key=lambda one: (one.at_s, one.timer)))
+    return sorted(found, key=lambda one: (one.at_s, one.timer))
 
 
 class _Marks:
@@ -215,13 +233,12 @@ def _of_leases(operation: OperationState, marks: _Marks) -> Iterator[Upcoming]:
             call=RENEW,
             instances=lost,
         )
-    if not operation.calls.get(RENEW, NO_CALLS).count("asked", "failed", "unanswered"):
-        interval_s = operation.settings.renew_interval_s
-        rounds = max(1, int((operation.at_s - marks.renewals_s) / interval_s + 1 - 1e-9))
-        yield Upcoming(
-            kind="renew",
-            at_s=marks.renewals_s + rounds * interval_s,
-            timer="renew",
-            call=RENEW,
-            instances=operation.instances,
-        )
+    interval_s = operation.settings.renew_interval_s
+    rounds = max(1, int((operation.at_s - marks.renewals_s) / interval_s + 1 - 1e-9))
+    yield Upcoming(
+        kind="renew",
+        at_s=marks.renewals_s + rounds * interval_s,
+        timer="renew",
+        call=RENEW,
+        instances=operation.instances,
+    )

@@ -177,6 +177,17 @@ class Scheduler:
             TakenOver(moment=moment, epoch=epoch, owner=owner, trigger=trigger, facts=facts or {})
         )
 
+    def pick_up(self, effects: Iterable[Effect]) -> None:
+        """
+        Go on in the middle of an operation as the controller that drives it.
+
+        Args:
+            effects: What is under way: the asks that are out, the timers that run, the file job.
+        """
+        self._ledger.resume(self.operation)
+        for effect in effects:
+            self._perform(effect)
+
     def declare_gone(self, instance: str, reason: str, facts: JsonFacts) -> None:
         """
         Take an instance for dead, on somebody's word, in the call that it is asked now.
