@@ -210,3 +210,23 @@ async def test_stateless_resources_restart_nothing() -> None:
     """By default no server is restart-only."""
     async with GymnasiumDeployment(INSTANCE) as deployment:
         assert await deployment.checkpoint_restart_only_servers() == []
+
+
+async def test_a_restored_episode_is_a_restart_once_it_has_begun(tmp_path: Path) -> None:
+    """Captured at the gate and restored, it cannot be captured again after its first turn."""
+    settings: dict[str, Any] = {"resources_mode": "restart-only", "turn_pause_s": 3_600}
+    async with GymnasiumDeployment(INSTANCE, **settings) as deployment:
+        await deployment.checkpoint_prepare("c1", deadline_ts=FAR_TS)
+        run(deployment, "CartPole-v1")
+        await idle()
+        saved = await deployment.checkpoint_commit("c1", str(tmp_path), [E0], deadline_ts=FAR_TS)
+    rows = Rows()
+    async with GymnasiumDeployment(INSTANCE, row_sink=rows, **settings) as deployment:
+        await deployment.checkpoint_restore(
+            "x1", str(tmp_path), [E0], source_checkpoint_id="c1",
+            participants=saved.participants, deadline_ts=FAR_TS,
+        )  # fmt: skip
+        await deployment.checkpoint_resume("x1", deadline_ts=FAR_TS)
+        await until(lambda: len(rows.stored) == 1)
+        summary = await deployment.checkpoint_prepare("c2", deadline_ts=FAR_TS)
+        assert summary.restarts == (E0.next_attempt(),)

@@ -35,19 +35,28 @@ class Drifting(gymnasium.Wrapper):
     """An environment whose rewards depend on how many were made in this process."""
 
     made = 0
+    rewards: tuple[int, ...] = ()
+    """By how many times its number the reward of a turn is higher; of later turns by none."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         Drifting.made += 1
         self._number = Drifting.made
+        self._turns = 0
 
     def step(self, action: Any) -> Any:
         observation, reward, *rest = self.env.step(action)
-        return observation, reward + self._number, *rest
+        more = self.rewards[self._turns] if self._turns < len(self.rewards) else 0
+        self._turns += 1
+        return observation, reward + more * self._number, *rest
 
 
-async def test_an_environment_that_does_not_play_back_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rewards", [(0, 0, 1), (1, -1, 0)])
+async def test_an_environment_that_does_not_play_back_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rewards: tuple[int, ...]
+) -> None:
     """Other rewards for the same actions are an error that says so, and nothing is installed."""
+    monkeypatch.setattr(Drifting, "rewards", rewards)
     name = "gymckpt-drifting-v0"
     if name not in gymnasium.registry:
         gymnasium.register(name, lambda **_: Drifting(gymnasium.make("CartPole-v1")))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.participant.timing import Pulse, Timers
 from gymckpt.replies import GymCheckpointPrepareSummary
 from gymckpt.transience import is_transient_failure
 from tests.participant.support import E0, Make, ManualTime, idle, inside_a_turn, start, until
@@ -102,3 +103,21 @@ async def test_a_clock_behind_keeps_the_lease_and_never_shortens_it(make: Make) 
     assert deployment.phases == ["prepared"] * 4
     host.advance(0.2)
     assert deployment.phases == ["idle"] * 4
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+async def test_a_pulse_remembers_nobody_who_has_gone(time: ManualTime) -> None:
+    """Whoever was woken by a beat or by time, or was cancelled, leaves neither entry nor timer."""
+    pulse = Pulse(Timers(time.now_ts, time.call_later))
+    waiters = [start(pulse.wait(time.now_ts() + 5 * number)) for number in (1, 2, 3)]
+    await idle()
+    time.advance(5.0)
+    waiters[1].cancel()
+    await idle()
+    assert [waiter.done() for waiter in waiters] == [True, True, False]
+    assert len(pulse._waiting) == time.armed == 1
+    pulse.beat()
+    await waiters[2]
+    assert len(pulse._waiting) == time.armed == 0

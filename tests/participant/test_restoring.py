@@ -80,6 +80,7 @@ async def test_a_restore_is_idempotent(
     bodies = dict(deployment.bodies)
     await restore(deployment, time, saved, E1, E0, deadline_ts=time.now_ts() - 1)
     assert deployment.bodies == bodies
+    assert [s.control.recorded("restore") for s in deployment._servers.all] == [True] * 4
     with pytest.raises(GymCheckpointUnavailable, match="checkpoint_conflict"):
         await restore(deployment, time, saved, E0)
     with pytest.raises(GymCheckpointUnavailable, match="checkpoint_conflict"):
@@ -210,6 +211,40 @@ async def test_a_restore_past_its_deadline_is_discarded(
     await deployment._workshop.quiet(10)
     deployment.before_rebuild = lambda: None
     await discarded(deployment, time)
+
+
+async def test_a_restore_that_fails_after_its_lease_has_run_out_leaves_nothing_closed(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """Where the clock has jumped past the lease, cleaning up finds it gone and still reopens."""
+    door = Door()
+    deployment.before_rebuild = door
+    call = start(restore(deployment, time, saved, E0, EnvironmentEpisode("r9", 0)))
+    await until(door.reached.is_set)
+    time.step_clock(10_000.0)
+    door.open.set()
+    with pytest.raises(GymCheckpointUnavailable, match="deadline_exceeded"):
+        await call
+    await idle()
+    assert deployment.phases == ["idle"] * 4
+
+
+async def test_a_later_deadline_of_the_same_restore_counts(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """Whoever asks again gives the work more time; the first caller is refused at its own."""
+    door = Door()
+    deployment.before_rebuild = door
+    first = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    second = start(restore(deployment, time, saved, deadline_ts=time.now_ts() + 50))
+    await idle()
+    time.advance(6.0)
+    with pytest.raises(GymCheckpointUnavailable, match="deadline_exceeded"):
+        await first
+    door.open.set()
+    await second
+    assert deployment.phases == ["restored"] * 4
 
 
 async def test_a_resume_overtakes_a_restore(
