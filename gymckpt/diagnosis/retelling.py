@@ -16,6 +16,7 @@ import attrs
 
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.operation import OperationState
+from gymckpt.diagnosis.facts import note_of
 from gymckpt.runtime.wire import Judgement, Message
 from gymckpt.wording import text_of
 
