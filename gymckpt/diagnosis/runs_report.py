@@ -35,6 +35,7 @@ from gymckpt.diagnosis.report_controls import choice
 from gymckpt.diagnosis.report_tables import table
 from gymckpt.errors import text_of
 from gymckpt.journal import Journal, OperationRow
+from gymckpt.journal.steps import steps_of
 
 __all__ = ["Passage", "passages_of", "runs_report"]
 
@@ -102,7 +103,7 @@ def passages_of(journal: Journal, run: str | None = None) -> tuple[Passage, ...]
     """
     charts = {name: load_chart(name) for name in chart_names()}
     by_operation = itertools.groupby(
-        journal.steps(run), key=lambda entry: (entry.run, entry.operation_id)
+        steps_of(journal, run), key=lambda entry: (entry.run, entry.operation_id)
     )
     steps = {key: tuple(found) for key, found in by_operation}
     return tuple(

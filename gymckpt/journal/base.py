@@ -269,32 +269,6 @@ class Journal(abc.ABC):
         rows = self._rows(run, operation_id)
         return tuple(decode_row(row) for row in rows if row[_INSTANCE_COLUMN] in wanted)
 
-    def steps(self, run: str | None = None) -> tuple[Entry, ...]:
-        """
-        Return what operations themselves did after they were opened, and nothing of their calls.
-
-        That is a few entries of each operation however many instances it has, by operation and seq:
-        enough for a history of many. Nothing about gaps is checked; see `read` for that.
-
-        Args:
-            run: Only those of this run; None for all runs.
-
-        Raises:
-            JournalCorrupt: An entry is damaged.
-            JournalUnavailable: Locked past the timeout, gone, or closed.
-            JournalError: A newer release wrote an entry.
-        """
-        found = (decode_row(row) for row in self._steps(run))
-        return tuple(sorted(found, key=lambda entry: (entry.run, entry.operation_id, entry.seq)))
-
-    def _steps(self, run: str | None) -> Sequence[Row]:
-        """Return the rows of `steps`, in any order; a store that can choose among them does."""
-        found: list[Row] = []
-        for held in self.operations(run):
-            _, rows = self._read(held.run, held.operation_id, 1)
-            found += [row for row in rows if row[_INSTANCE_COLUMN] is None]
-        return found
-
     def _rows(self, run: str, operation_id: str) -> Sequence[Row]:
         if not _may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
@@ -346,6 +320,10 @@ class Journal(abc.ABC):
         """
         if _may_exist(run, operation_id):
             self._remove(run, operation_id)
+
+    @abc.abstractmethod
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        """Return what `steps.steps_of` reads, of one run or all, in any order."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -16,7 +16,7 @@ import attrs
 
 from gymckpt.errors import JournalUnavailable
 from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
-from gymckpt.journal.entry import Row
+from gymckpt.journal.entry import TAGS, Row
 from gymckpt.journal.rules import (
     check_claim,
     fenced,
@@ -29,6 +29,7 @@ from gymckpt.journal.rules import (
 __all__ = ["MemoryJournal", "MemoryStore"]
 
 _Key = tuple[str, str]
+_INSTANCE_COLUMN = TAGS.index("inst")
 
 
 class MemoryStore:
@@ -62,6 +63,13 @@ class MemoryJournal(Journal):
     def store(self) -> MemoryStore:
         """What another journal can be opened on, also after this one was closed."""
         return self._store
+
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        """Return what `steps.steps_of` reads, of one run or all, in any order."""
+        self._require_open()
+        with self._store.lock:
+            kept = [rows[1:] for key, rows in self._store.rows.items() if run in (None, key[0])]
+        return [row for rows in kept for row in rows if row[_INSTANCE_COLUMN] is None]
 
     def close(self) -> None:
         """Refuse every later call; the store keeps its entries."""

@@ -148,7 +148,8 @@ class SqlJournal(Journal):
         found = self._store.read(lambda connection: connection.execute(statement).mappings().all())
         return [_operation(row) for row in found]
 
-    def _steps(self, run: str | None) -> Sequence[Row]:
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        """Return what `steps.steps_of` reads, of one run or all, in any order."""
         columns = entries.c
         chosen = select(entries).where(columns.inst.is_(None), columns.seq > 1)
         if run is not None:

@@ -8,6 +8,7 @@ import pytest
 from gymckpt.core.entry import Entry
 from gymckpt.errors import JournalUnavailable
 from gymckpt.journal import Journal
+from gymckpt.journal.steps import steps_of
 from tests.journal.samples import begun, call_entry, entry, opening
 
 
@@ -36,18 +37,18 @@ def test_steps_are_the_entries_of_the_operations_themselves(journal: Journal) ->
         for one in history
         if one.instance is None and one.seq > 1
     ]
-    assert list(journal.steps()) == expected
-    assert list(journal.steps("run-2")) == [one for one in expected if one.run == "run-2"]
-    assert journal.steps("run-9") == ()
+    assert list(steps_of(journal)) == expected
+    assert list(steps_of(journal, "run-2")) == [one for one in expected if one.run == "run-2"]
+    assert steps_of(journal, "run-9") == ()
 
 
 def test_steps_see_what_was_appended_since(journal: Journal) -> None:
     """What is appended later is among the steps of the next reading."""
     begun(journal)
-    assert journal.steps() == ()
+    assert steps_of(journal) == ()
     later = attrs.evolve(entry(2), dest="preparing")
     journal.append([later], expected_seq=1, epoch=1)
-    assert journal.steps() == (later,)
+    assert steps_of(journal) == (later,)
 
 
 def test_closed_journal_gives_no_steps(journal: Journal) -> None:
@@ -55,4 +56,4 @@ def test_closed_journal_gives_no_steps(journal: Journal) -> None:
     begun(journal)
     journal.close()
     with pytest.raises(JournalUnavailable):
-        journal.steps()
+        steps_of(journal)
