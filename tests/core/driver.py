@@ -214,10 +214,14 @@ class World:
         """Return what is waited for, of one call or of all."""
         return [ask for ask in self.asks if call in (None, ask.call)]
 
+    def sent_to(self, call: str, instance: str | int = 0) -> list[SendCall]:
+        """Return every ask of a call to an instance, given by its id or place."""
+        name = self.operation.instances[instance] if isinstance(instance, int) else instance
+        return [ask for ask in self.sent if (ask.call, ask.instance) == (call, name)]
+
     def latest(self, call: str, instance: str | int = 0) -> SendCall:
         """Return the latest ask of a call to an instance, given by its id or place."""
-        name = self.operation.instances[instance] if isinstance(instance, int) else instance
-        return next(ask for ask in reversed(self.sent) if (ask.call, ask.instance) == (call, name))
+        return self.sent_to(call, instance)[-1]
 
     def answer(self, call: str, *instances: str | int, **facts: Any) -> None:
         """Answer the latest ask of a call to some instances; to all that wait, where none given."""

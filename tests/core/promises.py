@@ -1,10 +1,10 @@
 """
 The promises of one operation (DESIGN, 3), held against what its core emitted and nothing else.
 
-`Promises` watches a `World`: which calls left in which order, what came back for them, what was done
-to the file, and who was told. It keeps its own account of all that and never asks the core, whose
-own checks (`gymckpt.core.invariants`) look at entries and states instead: what one of the two
-misses, the other may find.
+`Promises` watches a `World`: which calls left in which order, what came back for them, what was
+done to the file, and who was told. It keeps its own account of all that and never asks the core,
+whose own checks (`gymckpt.core.invariants`) look at entries and states instead: what one of the
+two misses, the other may find.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class Promises:
             calls.trouble[reply.instance] = calls.trouble.get(reply.instance, False) or lost
 
     def _note_effect(self, effect: Effect, before: OperationState) -> None:
-        assert self.ended_in is None or not isinstance(effect, SendCall | WriteManifest | StartTimer)
+        assert self.ended_in is None or not isinstance(
+            effect, SendCall | WriteManifest | StartTimer
+        )
         if isinstance(effect, SendCall):
             self._hold_send(effect)
             self._note_send(effect)
