@@ -17,96 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import ray
+from rl_job import Job
 
 from gymckpt import (
     EnvironmentEpisode,
     GymCheckpointCoordinator,
+    GymCheckpointOperationError,
     GymEnvironmentCheckpoint,
     LedgerUnderCut,
-    ShardSet,
     new_operation_id,
 )
 
-ENVIRONMENTS: tuple[dict[str, Any], ...] = (
-    {"env_id": "FrozenLake-v1", "env_kwargs": {"map_name": "8x8", "is_slippery": True}},
-    {"env_id": "Blackjack-v1", "env_kwargs": {}},
-    {"env_id": "CartPole-v1", "env_kwargs": {}},
-    {"env_id": "Taxi-v4", "env_kwargs": {}},
-)
-"""Stochastic transitions, a card game, float observations, a long toy-text game."""
-
-MAX_TURNS = 60
 SNAPSHOT_EVERY_S = 1.0
-
-
-@attrs.frozen(kw_only=True)
-class Job:
-    """What is to be done, the same for every controller that works on it."""
-
-    name: str
-    """Names the run in the journal."""
-    instances: int
-    in_flight: int
-    """Episodes that run at once on each instance."""
-    waves: int
-    """How many times in_flight rollouts each instance is to finish."""
-    seed: int
-
-    @property
-    def instance_ids(self) -> tuple[str, ...]:
-        """Two shards, replicas dealt out in turn."""
-        shards = ("east", "west")
-        return tuple(f"{shards[i % 2]}/replica-{i // 2}" for i in range(self.instances))
-
-    @property
-    def rollouts(self) -> dict[str, dict[str, Any]]:
-        """Rollout id to its instance and its arguments."""
-        return {
-            f"r{wave:02d}-{index}-{slot:02d}": {
-                "instance": instance,
-                "seed": self.seed * 100_000 + wave * 1_000 + index * 100 + slot,
-                "policy": ("random", "running-statistics")[slot % 2],
-                "max_turns": MAX_TURNS,
-                **ENVIRONMENTS[index % len(ENVIRONMENTS)],
-            }
-            for wave in range(self.waves)
-            for index, instance in enumerate(self.instance_ids)
-            for slot in range(self.in_flight)
-        }
-
-    def shard_set(self, handles: Mapping[str, Any]) -> ShardSet:
-        """Return handles by shard, as a coordinator takes them."""
-        shards: dict[str, list[Any]] = {}
-        for instance in sorted(self.instance_ids):
-            shards.setdefault(instance.split("/")[0], []).append(handles[instance])
-        return ShardSet(handles=shards)
-
-
-class RowStore:
-    """Every turn of every rollout, one row each; run as a Ray actor."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.log: list[tuple[int, str]] = []
-        self.session = 0
-
-    def put(self, key: str, row: dict[str, Any]) -> None:
-        """Store a row, and note for the proof when it came."""
-        self.rows[key] = row
-        self.log.append((self.session, key))
-
-    def reset(self, rows: dict[str, dict[str, Any]]) -> None:
-        """Begin a new session with the rows that a snapshot kept."""
-        self.rows = dict(rows)
-        self.session += 1
-
-    def dump(self) -> dict[str, dict[str, Any]]:
-        """Return all rows."""
-        return dict(self.rows)
-
-    def history(self) -> list[tuple[int, str]]:
-        """Return (session, key) of every row that ever came."""
-        return list(self.log)
 
 
 class Cut:
@@ -221,6 +144,20 @@ class Controller:
 
     def _running(self) -> dict[str, Rollout]:
         return {name: rollout for name, rollout in self.ledger.items() if rollout.running}
+
+    async def begin(self) -> int:
+        """
+        Recover, and go back to the last published snapshot where there is one.
+
+        Returns:
+            How many rollouts had finished in it.
+        """
+        await self.environment.check_startup()
+        if self.latest is not None:
+            self._report(0, len(self.ledger), f"restoring {self.latest.name}")
+            await self.stop_what_runs(self.latest)
+            await self.restore(self.latest)
+        return self.finished
 
     # --- the work -------------------------------------------------------------------------------
 
@@ -365,3 +302,48 @@ class Controller:
             await self.rows.reset.remote({key: row for key, row in rows.items() if key in kept})
         self.continued = set(continued)
         self.saved_rows = restored.staging_keys
+
+
+# --- what a controller leaves -------------------------------------------------------------------
+
+ACTOR_LOST = (ray.exceptions.RayActorError, GymCheckpointOperationError)
+"""What a controller ends with when an actor dies under it."""
+
+
+def any_is_dead(error: BaseException) -> bool:
+    """Whether an error says that an actor is dead, so that new ones are needed."""
+    failures = error.failures.values() if isinstance(error, GymCheckpointOperationError) else ()
+    return any(isinstance(one, ray.exceptions.RayActorError) for one in (error, *failures))
+
+
+@attrs.frozen
+class Outcome:
+    """What the controllers leave for the proof."""
+
+    ledger: dict[str, dict[str, Any]]
+    continued: list[str]
+    saved_rows: list[str]
+    started_over: list[str]
+    snapshots: list[dict[str, float]]
+    finished_in_the_snapshot: int
+
+
+def outcome_of(
+    controller: Controller, snapshots: list[dict[str, float]], in_snapshot: int
+) -> Outcome:
+    """
+    Return what is left of a controller that has finished.
+
+    Args:
+        controller: The last one.
+        snapshots: The metrics of all snapshots, those of earlier controllers included.
+        in_snapshot: How many rollouts had finished in the snapshot that it went back to.
+    """
+    return Outcome(
+        ledger={name: attrs.asdict(rollout) for name, rollout in controller.ledger.items()},
+        continued=sorted(controller.continued),
+        saved_rows=sorted(controller.saved_rows),
+        started_over=sorted(controller.started_over),
+        snapshots=snapshots,
+        finished_in_the_snapshot=in_snapshot,
+    )

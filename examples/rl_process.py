@@ -21,10 +21,14 @@ from typing import Any
 
 import attrs
 import ray
-from rl_loop import Controller, Job
+from rl_job import Job, actor_name
+from rl_loop import ACTOR_LOST, Controller, any_is_dead, outcome_of
 
 from gymckpt import Journal, open_journal
 from gymckpt.core.entry import Entry
+
+LOST_AN_ACTOR = 3
+"""The exit code that asks for new actors."""
 
 
 def deadly(journal: Journal, state: str, times: int) -> Journal:
@@ -50,42 +54,24 @@ def deadly(journal: Journal, state: str, times: int) -> Journal:
     return journal
 
 
-def actor_name(job: Job, instance: str, incarnation: int) -> str:
-    """Return the name under which a controller finds an actor."""
-    return f"{job.name}:{instance}:{incarnation}"
-
-
-async def live(job: Job, root: Path, die_in: str, times: int, control: Path) -> None:
+async def live(job: Job, options: argparse.Namespace) -> None:
     """Recover, go back, work to the end, and leave what the proof needs."""
-    handles = {name: ray.get_actor(actor_name(job, name, 0)) for name in job.instance_ids}
+    handles = {
+        name: ray.get_actor(actor_name(job, name, options.incarnation)) for name in job.instance_ids
+    }
     rows = ray.get_actor(f"{job.name}:rows")
-    journal = open_journal(f"sqlite:///{root}/journal.sqlite3")
-    if die_in:
-        deadly(journal, die_in, times)
+    journal = open_journal(f"sqlite:///{options.root}/journal.sqlite3")
+    if options.die_in:
+        deadly(journal, options.die_in, options.times)
 
     def report(finished: int, total: int, what: str) -> None:
-        control.write_text(json.dumps([finished, total, what]))
+        (options.root / "progress.json").write_text(json.dumps([finished, total, what]))
 
-    controller = Controller(job, handles, rows, root, report=report, journal=journal)
-    await controller.environment.check_startup()
-    snapshot = controller.latest
-    if snapshot is not None:
-        await controller.stop_what_runs(snapshot)
-        await controller.restore(snapshot)
-    in_snapshot = controller.finished
+    controller = Controller(job, handles, rows, options.root, report=report, journal=journal)
+    in_snapshot = await controller.begin()
     await controller.work(lambda: False)
-    (root / "result.json").write_text(
-        json.dumps(
-            {
-                "ledger": {n: attrs.asdict(rollout) for n, rollout in controller.ledger.items()},
-                "continued": sorted(controller.continued),
-                "saved_rows": sorted(controller.saved_rows),
-                "started_over": sorted(controller.started_over),
-                "snapshots": controller.snapshots,
-                "finished_in_the_snapshot": in_snapshot,
-            }
-        )
-    )
+    outcome = outcome_of(controller, controller.snapshots, in_snapshot)
+    (options.root / "result.json").write_text(json.dumps(attrs.asdict(outcome)))
 
 
 def main() -> int:
@@ -94,6 +80,7 @@ def main() -> int:
     parser.add_argument("--job", required=True, help="the job as JSON")
     parser.add_argument("--root", required=True, type=Path)
     parser.add_argument("--address", required=True, help="of the Ray cluster")
+    parser.add_argument("--incarnation", type=int, default=0, help="which actors are live")
     parser.add_argument("--die-in", default="", help="a state of an operation's chart")
     parser.add_argument("--times", type=int, default=1, help="at which entry into it")
     options = parser.parse_args()
@@ -101,8 +88,12 @@ def main() -> int:
     ray.init(
         address=options.address, namespace=job.name, log_to_driver=False, logging_level="error"
     )
-    control = options.root / "progress.json"
-    asyncio.run(live(job, options.root, options.die_in, options.times, control))
+    try:
+        asyncio.run(live(job, options))
+    except ACTOR_LOST as error:
+        if not any_is_dead(error):
+            raise
+        return LOST_AN_ACTOR
     return 0
 
 

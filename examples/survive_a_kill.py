@@ -34,8 +34,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rl_loop import Controller, Job, RowStore
-from rl_process import actor_name
+from rl_job import Job, RowStore, actor_name
+from rl_loop import ACTOR_LOST, Controller, Outcome, any_is_dead, outcome_of
+from rl_process import LOST_AN_ACTOR
 
 from gymckpt import open_journal
 from gymckpt.participant.gymnasium import GymnasiumDeployment
@@ -147,63 +148,50 @@ def step_of(row: dict[str, Any], rollout: str) -> dict[str, Any]:
 # --- the run ------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Outcome:
-    """What the controllers leave for the proof."""
-
-    ledger: dict[str, dict[str, Any]]
-    continued: list[str]
-    saved_rows: list[str]
-    started_over: list[str]
-    snapshots: list[dict[str, float]]
-    finished_in_the_snapshot: int
+LIVES_MAX = 10
+"""How many times a job is taken up again before the example gives up."""
 
 
 async def kill_actors(
     job: Job, kill_at: float, root: Path, rows: Any, report: Report
 ) -> tuple[Outcome, dict[str, Any]]:
     """Work, kill every actor and forget the controller, then go on with new ones."""
-    handles = start_actors(job, rows, 0)
-    first = Controller(job, handles, rows, root, report=report)
-    await first.environment.check_startup()
-    await work_until(first, kill_at)
-    at_the_kill, snapshots = first.finished, first.snapshots
-    report(first.finished, len(first.ledger), "killing every actor")
-    for handle in handles.values():
-        ray.kill(handle)
-    if first.latest is None:
-        raise RuntimeError("everything finished before the first snapshot; ask for more episodes")
-    snapshot = first.latest
-    del first
-
-    second = Controller(job, start_actors(job, rows, 1), rows, root, report=report)
-    await second.environment.check_startup()
-    report(0, len(second.ledger), f"restoring {snapshot.name}")
-    await second.restore(snapshot)
-    in_snapshot = second.finished
-    await second.work(lambda: False)
-    outcome = Outcome(
-        ledger={name: attrs.asdict(rollout) for name, rollout in second.ledger.items()},
-        continued=sorted(second.continued),
-        saved_rows=sorted(second.saved_rows),
-        started_over=sorted(second.started_over),
-        snapshots=snapshots + second.snapshots,
-        finished_in_the_snapshot=in_snapshot,
-    )
-    return outcome, {"finished_at_the_kill": at_the_kill}
+    at_the_kill, snapshots = None, []
+    for incarnation in range(LIVES_MAX):
+        handles = start_actors(job, rows, incarnation)
+        controller = Controller(job, handles, rows, root, report=report)
+        try:
+            in_snapshot = await controller.begin()
+            if at_the_kill is None:
+                await work_until(controller, kill_at)
+                at_the_kill = controller.finished
+                report(at_the_kill, len(controller.ledger), "killing every actor")
+            else:
+                await controller.work(lambda: False)
+        except ACTOR_LOST as error:
+            if not any_is_dead(error):
+                raise
+            report(controller.finished, len(controller.ledger), "lost an actor, going back")
+        snapshots += controller.snapshots
+        if controller.done and incarnation:
+            return outcome_of(controller, snapshots, in_snapshot), {
+                "finished_at_the_kill": at_the_kill
+            }
+        for handle in handles.values():
+            ray.kill(handle)
+        del controller
+    raise RuntimeError(f"actors were lost in each of {LIVES_MAX} lives; see what kills them")
 
 
 async def work_until(controller: Controller, kill_at: float) -> None:
     """Let a controller work until it is time to kill."""
     wanted = round(kill_at * len(controller.ledger))
     await controller.work(lambda: controller.finished >= wanted and controller.latest is not None)
+    if controller.latest is None:
+        raise RuntimeError("everything finished before the first snapshot; ask for more episodes")
 
 
-LIVES = (
-    ("committing", 2, "a checkpoint"),
-    ("restoring", 1, "a restore"),
-    ("", 1, ""),
-)
+PLANNED_DEATHS = (("committing", 2, "a checkpoint"), ("restoring", 1, "a restore"))
 """In which state each controller kills itself, at which entry into it, and what that is."""
 
 
@@ -211,26 +199,41 @@ async def kill_controllers(
     job: Job, root: Path, rows: Any, report: Report
 ) -> tuple[Outcome, dict[str, Any]]:
     """Kill one controller in the middle of a checkpoint, the next in a restore; the third ends."""
-    handles = start_actors(job, rows, 0)  # held: an actor without a handle is stopped
     address = ray.get_runtime_context().gcs_address
-    killed: list[str] = []
-    for state, times, what in LIVES:
+    planned, killed = list(PLANNED_DEATHS), list[str]()
+    incarnation = 0
+    handles = start_actors(job, rows, incarnation)  # held: an actor without a handle is stopped
+    for _ in range(LIVES_MAX):
+        state, times, what = planned[0] if planned else ("", 1, "its work")
         command = [sys.executable, str(Path(__file__).parent / "rl_process.py")]
         command += ["--job", json.dumps(attrs.asdict(job)), "--root", str(root)]
-        command += ["--address", address, "--die-in", state, "--times", str(times)]
+        command += ["--address", address, "--incarnation", str(incarnation)]
+        command += ["--die-in", state, "--times", str(times)]
         process = await asyncio.create_subprocess_exec(*command)
-        while process.returncode is None:
-            with contextlib.suppress(OSError, ValueError):
-                report(*json.loads((root / "progress.json").read_text()))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 0.2)
-        if process.returncode != (-signal.SIGKILL if state else 0):
-            raise RuntimeError(f"the controller ended with {process.returncode}")
-        if what:
+        await progress_of(process, root, report)
+        if process.returncode == -signal.SIGKILL:
             killed.append(what)
-    outcome = Outcome(**json.loads((root / "result.json").read_text()))
-    del handles
-    return outcome, {"controllers_killed_in": killed}
+            planned = planned[1:]
+        elif process.returncode == LOST_AN_ACTOR:
+            for handle in handles.values():
+                ray.kill(handle)
+            incarnation += 1
+            handles = start_actors(job, rows, incarnation)
+        elif process.returncode == 0:
+            outcome = Outcome(**json.loads((root / "result.json").read_text()))
+            return outcome, {"controllers_killed_in": killed}
+        else:
+            raise RuntimeError(f"a controller ended with exit code {process.returncode}")
+    raise RuntimeError(f"the work did not end in {LIVES_MAX} lives; see what kills them")
+
+
+async def progress_of(process: asyncio.subprocess.Process, root: Path, report: Report) -> None:
+    """Report what a controller's process does, until it ends."""
+    while process.returncode is None:
+        with contextlib.suppress(OSError, ValueError):
+            report(*json.loads((root / "progress.json").read_text()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.2)
 
 
 async def run(job: Job, kill: str, kill_at: float, root: Path, report: Report) -> dict[str, Any]:
