@@ -182,7 +182,8 @@ def _from_a_minute(size_s: float) -> str:
     minutes = math.floor(size_s / 60 + 0.5)
     if minutes < 60 * 48:
         return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{math.floor(size_s / 86400 + 0.5)} days"
+    hours = math.floor(size_s / 3600 + 0.5)
+    return f"{hours // 24} days {hours % 24} h"
 
 
 def clock_text(ts: float) -> str:

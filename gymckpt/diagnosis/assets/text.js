@@ -17,7 +17,8 @@ function secondsText(seconds) {
   if (whole < 3600) return `${sign}${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
   const minutes = Math.floor(size / 60 + 0.5);
   if (minutes < 2880) return `${sign}${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
-  return `${sign}${Math.floor(size / 86400 + 0.5)} days`;
+  const hours = Math.floor(size / 3600 + 0.5);
+  return `${sign}${Math.floor(hours / 24)} days ${hours % 24} h`;
 }
 
 /** Return the time of day of a moment, in UTC. */
