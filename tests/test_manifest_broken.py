@@ -245,7 +245,7 @@ def test_the_oldest_schema_two_is_refused_as_an_older_version() -> None:
         GymCheckpointManifest.from_mapping(form)
 
 
-@pytest.mark.parametrize("raw", [None, [], "x", 5, {1: 2}, {"schema_version": 2, 5: 1}])
+@pytest.mark.parametrize("raw", [None, [], "x", 5, {1: 2}, {**a_manifest().to_dict(), 5: 1}])
 def test_parsing_refuses_what_is_no_object(raw: Any) -> None:
     """Whatever is passed to the parser, it is a `ValueError` and nothing else."""
     with pytest.raises(ValueError, match="manifest"):
