@@ -342,6 +342,7 @@ def main() -> int:
     )
     try:
         with (
+            contextlib.redirect_stdout(sys.stderr),  # Ray reports dead workers there
             tempfile.TemporaryDirectory(prefix="survive-a-kill-") as root,
             Progress(
                 TextColumn("{task.description:<32}"),
