@@ -77,7 +77,8 @@ class Pulse:
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """In the order of their coming, so that equal histories run equally."""
 
     def beat(self) -> None:
         """Wake everybody who waits now."""
@@ -88,13 +89,13 @@ class Pulse:
     async def wait(self, until_ts: float) -> None:
         """Return at the next beat, or when the time until `until_ts` has passed."""
         future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiting[future] = None
         timer = self._timers.call_at(until_ts, lambda: _wake(future))
         try:
             await future
         finally:
             timer.cancel()
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)
 
 
 def _wake(future: asyncio.Future[None]) -> None:
