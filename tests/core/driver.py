@@ -109,10 +109,10 @@ class World:
         """How far the wall clock has been set off its start."""
         self.timers: dict[str, float] = {}
         """Running timer to when it is due."""
-        self.asks: list[SendCall] = []
-        """What is waited for, in the order of sending."""
         self.sent: list[SendCall] = []
         """Everything that was ever sent."""
+        self._waiting: dict[SendCall, None] = {}
+        self._sent_to: dict[tuple[str, str], list[SendCall]] = {}
         self.jobs: list[FileJob] = []
         self.manifest = False
         """Whether a manifest exists."""
@@ -196,8 +196,7 @@ class World:
         **facts: Any,
     ) -> Step:
         """Let any ask that was ever sent come back, for the first time or again."""
-        if ask in self.asks:
-            self.asks.remove(ask)
+        self._waiting.pop(ask, None)
         return self.feed(
             Replied(
                 moment=self.moment,
@@ -210,14 +209,19 @@ class World:
             )
         )
 
+    @property
+    def asks(self) -> list[SendCall]:
+        """What is waited for, in the order of sending."""
+        return list(self._waiting)
+
     def outstanding(self, call: str | None = None) -> list[SendCall]:
         """Return what is waited for, of one call or of all."""
-        return [ask for ask in self.asks if call in (None, ask.call)]
+        return [ask for ask in self._waiting if call in (None, ask.call)]
 
     def sent_to(self, call: str, instance: str | int = 0) -> list[SendCall]:
         """Return every ask of a call to an instance, given by its id or place."""
         name = self.operation.instances[instance] if isinstance(instance, int) else instance
-        return [ask for ask in self.sent if (ask.call, ask.instance) == (call, name)]
+        return self._sent_to.get((call, name), [])
 
     def latest(self, call: str, instance: str | int = 0) -> SendCall:
         """Return the latest ask of a call to an instance, given by its id or place."""
@@ -291,10 +295,12 @@ class World:
             silent_s: How long after the last of them it comes.
         """
         replayed = self.replayed(count)
+        if count is not None:
+            self.watchers = []  # they have seen what now never happened
         del self.entries[count if count is not None else len(self.entries) :]
         self.at_s = max(self.at_s if count is None else 0.0, replayed.at_s) + silent_s
         self.timers.clear()
-        self.asks.clear()
+        self._waiting.clear()
         self.jobs.clear()
         self.released = False
         epoch = self.operation.epoch + 1
@@ -304,8 +310,9 @@ class World:
     def copied(self) -> World:
         """Return a world that goes its own way from here."""
         other = copy.copy(self)
-        for name in ("timers", "asks", "sent", "jobs", "entries", "effects"):
+        for name in ("timers", "sent", "jobs", "entries", "effects", "_waiting"):
             setattr(other, name, copy.copy(getattr(self, name)))
+        other._sent_to = {key: list(asks) for key, asks in self._sent_to.items()}
         other.watchers = []
         return other
 
@@ -328,11 +335,12 @@ class World:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendCall):
-            self.asks.append(effect)
+            self._waiting[effect] = None
             self.sent.append(effect)
+            self._sent_to.setdefault((effect.call, effect.instance), []).append(effect)
         elif isinstance(effect, CancelCall):
-            about = (effect.call, effect.instance)
-            self.asks = [ask for ask in self.asks if (ask.call, ask.instance) != about]
+            for ask in self.sent_to(effect.call, effect.instance):
+                self._waiting.pop(ask, None)
         elif isinstance(effect, StartTimer):
             assert effect.delay_s >= 0
             self.timers.setdefault(effect.timer, self.at_s + effect.delay_s)

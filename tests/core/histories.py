@@ -13,6 +13,7 @@ from collections.abc import Callable
 from gymckpt.chart import State, load_chart
 from gymckpt.core.settings import Settings
 from tests.core.driver import FATAL, World
+from tests.core.promises import Promises
 
 OPERATION_CHARTS = ("checkpoint", "restore", "sweep")
 
@@ -41,9 +42,11 @@ def path(chart: str, source: str, dest: str) -> list[str]:
 
 
 def opened(chart: str, count: int = 2, numbers: Settings | None = None) -> World:
-    """Return a world with an operation of a chart that is open."""
+    """Return a world with an operation of a chart that is open, and whose promises are held."""
     facts = {"call": "retire"} if chart == "sweep" else {}
-    return World(chart, count, numbers=numbers, facts=facts)
+    world = World(chart, count, numbers=numbers, facts=facts)
+    Promises(world)
+    return world
 
 
 def reached(chart: str, *stops: str, count: int = 2, numbers: Settings | None = None) -> World:

@@ -34,6 +34,8 @@ class Ledger:
     """What is known of the calls, from what left and what came back."""
 
     latest: dict[Key, SendCall] = attrs.field(factory=dict)
+    sent: dict[str, set[str]] = attrs.field(factory=dict)
+    """Call to the instances that it was sent to."""
     waiting: dict[Key, int] = attrs.field(factory=dict)
     """Call and instance to the ask that is waited for."""
     ends_at_s: dict[tuple[str, str, int], float] = attrs.field(factory=dict)
@@ -127,6 +129,7 @@ class Promises:
     def _note_send(self, effect: SendCall) -> None:
         key, moment = (effect.call, effect.instance), self.world.moment
         self.calls.latest[key] = effect
+        self.calls.sent.setdefault(effect.call, set()).add(effect.instance)
         self.calls.waiting[key] = effect.ask
         left_s = effect.deadline_ts - moment.ts
         assert -SLACK_S <= left_s <= self._budget_s(effect.call) + SLACK_S
@@ -145,17 +148,20 @@ class Promises:
         if call != "resume":
             assert (call, instance) not in self.calls.waiting, f"two {call} at once"
         if call in DRIVING:
-            assert not self._sent("resume"), f"S4: {call} after resume"
+            assert "resume" not in self.calls.sent, f"S4: {call} after resume"
         if call == "commit":
-            self._hold_commit()
-        if call == "resume" and self._sent("restore") and not self.kept:
-            assert self._sent("retire") == set(self.instances), "S5: resume before retire"
+            self._hold_commit(instance)
+        if call == "resume" and "restore" in self.calls.sent and not self.kept:
+            retired = self.calls.sent.get("retire", set())
+            assert len(retired) == len(self.instances), "S5: resume before retire"
 
-    def _hold_commit(self) -> None:
+    def _hold_commit(self, asked: str) -> None:
+        """All are asked in one step, so that what holds for the first of them holds for all."""
         answered = self.calls.answered
-        for instance in self.instances:
+        for instance in self.instances if asked == self.instances[0] else (asked,):
             parked = answered.get(("prepare", instance), math.inf)
             assert answered.get(("renew", instance), -1) > parked, "S1: commit while not parked"
+        for instance in self.calls.trouble:
             assert not self._is_lost(instance), "S1: commit while a lease is presumed lost"
 
     def _is_lost(self, instance: str) -> bool:
@@ -251,7 +257,7 @@ class Promises:
     # --- small questions ------------------------------------------------------------------------
 
     def _sent(self, *calls: str) -> set[str]:
-        return {instance for call, instance in self.calls.latest if call in calls}
+        return set[str]().union(*(self.calls.sent.get(call, ()) for call in calls))
 
     def _all_answered(self, call: str) -> bool:
         return all((call, instance) in self.calls.answered for instance in self.instances)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gymckpt.core.settings import RetryPolicy, Settings
 from gymckpt.errors import IllegalTransition
 from tests.core.driver import DEAD, FATAL, World, settings
-from tests.core.histories import opened, reached
+from tests.core.histories import reached
 
 BRIEF = settings(prepare_timeout_s=10.0)
 """Prepare is acknowledged no longer than a renewal: until 10 s."""
