@@ -18,13 +18,10 @@ from types import TracebackType
 from typing import Self
 
 from gymckpt.core.entry import Entry
-from gymckpt.episodes import require_operation_id
 from gymckpt.journal.entry import TAGS, Row, decode_outline, decode_row, require_name
+from gymckpt.journal.records import Opening, OperationRow, Selection, may_exist
 from gymckpt.journal.rules import (
     Batch,
-    Opening,
-    OperationRow,
-    Selection,
     check_read,
     encoded,
     operation_from,
@@ -150,7 +147,7 @@ class Journal(abc.ABC):
             JournalUnavailable: As for `append`.
             JournalError: There is no such operation.
         """
-        if not _may_exist(run, operation_id):
+        if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
         self._heartbeat(run, operation_id, epoch)
 
@@ -165,7 +162,7 @@ class Journal(abc.ABC):
         Raises:
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
-        return self._silent_s(run, operation_id) if _may_exist(run, operation_id) else None
+        return self._silent_s(run, operation_id) if may_exist(run, operation_id) else None
 
     def claim(
         self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
@@ -197,7 +194,7 @@ class Journal(abc.ABC):
             require_name(owner)
         except ValueError as error:
             raise ValueError(f"owner {error}") from error
-        if not _may_exist(run, operation_id):
+        if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
         return self._claim(run, operation_id, owner, stale_s)
 
@@ -218,7 +215,7 @@ class Journal(abc.ABC):
         """
         if type(after_seq) is not int or not 0 <= after_seq < 2**63:
             raise ValueError(f"after_seq must be an int from 0, not {after_seq!r:.100}")
-        if not _may_exist(run, operation_id):
+        if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
         held, rows = self._read(run, operation_id, after_seq)
         if held is None:
@@ -235,7 +232,7 @@ class Journal(abc.ABC):
             JournalCorrupt: The row is damaged.
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
-        return self._operation(run, operation_id) if _may_exist(run, operation_id) else None
+        return self._operation(run, operation_id) if may_exist(run, operation_id) else None
 
     def outline(self, run: str, operation_id: str) -> tuple[Entry, ...]:
         """
@@ -270,7 +267,7 @@ class Journal(abc.ABC):
         return tuple(decode_row(row) for row in rows if row[_INSTANCE_COLUMN] in wanted)
 
     def _rows(self, run: str, operation_id: str) -> Sequence[Row]:
-        if not _may_exist(run, operation_id):
+        if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
         held, rows = self._read(run, operation_id, 0)
         if held is None:
@@ -304,7 +301,7 @@ class Journal(abc.ABC):
             JournalCorrupt: A row is damaged.
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
-        rows = self._select(selection)
+        rows = self._select(selection) if selection.possible else ()
         return tuple(sorted(rows, key=lambda row: (row.opened_ts, row.run, row.operation_id)))
 
     def remove(self, run: str, operation_id: str) -> None:
@@ -318,7 +315,7 @@ class Journal(abc.ABC):
             JournalUnavailable: As for `append`.
             JournalCorrupt: The store is damaged.
         """
-        if _may_exist(run, operation_id):
+        if may_exist(run, operation_id):
             self._remove(run, operation_id)
 
     @abc.abstractmethod
@@ -377,13 +374,3 @@ class Journal(abc.ABC):
         self, run: str, operation_id: str, after_seq: int
     ) -> tuple[OperationRow | None, Sequence[Row]]:
         """Return the operation and its rows after `after_seq`, both of one moment."""
-
-
-def _may_exist(run: str, operation_id: str) -> bool:
-    """Whether an operation can have these ids; no store is asked about others."""
-    try:
-        require_operation_id(run)
-        require_operation_id(operation_id)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -25,7 +25,8 @@ from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable, tex
 from gymckpt.files import flush_directory, write_beside
 from gymckpt.journal.base import Journal, Opening, OperationRow
 from gymckpt.journal.entry import decode_object, encode_object, require_count, require_name
-from gymckpt.journal.rules import break_after, checked_field, operation_from, unknown_operation
+from gymckpt.journal.records import checked_field
+from gymckpt.journal.rules import break_after, operation_from, unknown_operation
 
 __all__ = [
     "FORMAT",

@@ -8,12 +8,10 @@ when the journal has moved: decided once, so that no two stores can differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 
 from gymckpt.core.entry import Entry
-from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
     Fenced,
     JournalConflict,
@@ -22,7 +20,8 @@ from gymckpt.errors import (
     OperationHeld,
     OperationIdUsed,
 )
-from gymckpt.journal.entry import Row, encode_row, require_count, require_name, require_seconds
+from gymckpt.journal.entry import Row, encode_row, require_count
+from gymckpt.journal.records import Opening, OperationRow, Selection
 
 __all__ = [
     "Batch",
@@ -32,7 +31,6 @@ __all__ = [
     "break_after",
     "check_claim",
     "check_read",
-    "checked_field",
     "encoded",
     "fenced",
     "id_used",
@@ -41,102 +39,6 @@ __all__ = [
     "unfinished",
     "unknown_operation",
 ]
-
-
-def checked_field(require: Callable[[object], Any]) -> Any:
-    """
-    Return an attrs field that holds only what `require` accepts; the error names the field.
-
-    Args:
-        require: Raises TypeError or ValueError about a value that breaks the rule.
-    """
-
-    def check(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        try:
-            require(value)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"field {attribute.name}: {error}") from error
-
-    return attrs.field(validator=check)
-
-
-@attrs.frozen(kw_only=True)
-class Opening:
-    """
-    What an operation is, said once when it is opened.
-
-    Raises:
-        TypeError: An id is no string.
-        ValueError: A field breaks its rule.
-    """
-
-    run: str = checked_field(require_operation_id)
-    """The training run; ids of different runs never collide."""
-    operation_id: str = checked_field(require_operation_id)
-    """Used once in its run and never again."""
-    chart: str = checked_field(require_name)
-    """The name of the chart that it is a run of."""
-    chart_version: int = checked_field(require_count)
-    """The version of that chart, by which its entries must be replayed."""
-
-
-@attrs.frozen(kw_only=True)
-class OperationRow:
-    """
-    One operation as a journal lists it; everything but the owner follows from its entries.
-
-    Raises:
-        TypeError: An id is no string, or `settled` no bool.
-        ValueError: A field breaks its rule.
-    """
-
-    run: str = checked_field(require_operation_id)
-    operation_id: str = checked_field(require_operation_id)
-    chart: str = checked_field(require_name)
-    chart_version: int = checked_field(require_count)
-    state: str = checked_field(require_name)
-    """Where the last entry of the operation itself (not of a call) led."""
-    settled: bool = attrs.field(validator=attrs.validators.instance_of(bool))
-    """Whether a final state was reached; never taken back."""
-    epoch: int = checked_field(require_count)
-    """Which incarnation of a controller drives it: 1, plus one for every claim."""
-    owner: str = checked_field(require_name)
-    """A token of that controller, for people."""
-    last_seq: int = checked_field(require_count)
-    opened_ts: float = checked_field(require_seconds)
-    """The wall time of the first entry."""
-    updated_ts: float = checked_field(require_seconds)
-    """The wall time of the last entry."""
-
-
-@attrs.frozen(kw_only=True)
-class Selection:
-    """Which operations are meant; a field that is None or empty leaves nothing out."""
-
-    run: str | None = None
-    operation_id: str | None = None
-    chart: str | None = None
-    states: tuple[str, ...] = ()
-    """Only those in one of these states."""
-    unfinished: bool = False
-    """Only those that have not settled."""
-    opened_before_ts: float | None = None
-    updated_since_ts: float | None = None
-    latest: int | None = None
-    """Only so many: of all that are left, those that were opened last."""
-
-    def has(self, row: OperationRow) -> bool:
-        """Whether an operation is meant, but for `latest`."""
-        before_ts, since_ts = self.opened_before_ts, self.updated_since_ts
-        return (
-            self.run in (None, row.run)
-            and self.operation_id in (None, row.operation_id)
-            and self.chart in (None, row.chart)
-            and (not self.states or row.state in self.states)
-            and not (self.unfinished and row.settled)
-            and (before_ts is None or row.opened_ts < before_ts)
-            and (since_ts is None or row.updated_ts >= since_ts)
-        )
 
 
 @attrs.frozen(kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gymckpt.core.entry import Entry
 from gymckpt.journal.base import Journal
 from gymckpt.journal.entry import decode_row
+from gymckpt.journal.records import Selection
 
 __all__ = ["steps_of"]
 
@@ -28,5 +29,6 @@ def steps_of(journal: Journal, run: str | None = None) -> tuple[Entry, ...]:
         JournalUnavailable: Locked past the timeout, gone, or closed.
         JournalError: A newer release wrote an entry.
     """
-    found = (decode_row(row) for row in journal.step_rows(run))
+    rows = journal.step_rows(run) if Selection(run=run).possible else ()
+    found = (decode_row(row) for row in rows)
     return tuple(sorted(found, key=lambda entry: (entry.run, entry.operation_id, entry.seq)))
