@@ -20,18 +20,15 @@ from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
 from gymckpt.core.settings import RESUME, Settings
 from gymckpt.core.step import open_operation
-from gymckpt.episodes import EnvironmentEpisode, new_operation_id, require_operation_id
+from gymckpt.episodes import new_operation_id, require_operation_id
 from gymckpt.errors import (
-    GymCheckpointOperationError,
     IllegalTransition,
-    JournalError,
     OperationIdUsed,
     OperationOpen,
-    is_actor_dead,
-    text_of,
 )
 from gymckpt.journal import Journal
-from gymckpt.recovery import Recovered, recover_all
+from gymckpt.owed import Debts, owed_in
+from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, Recovered, outcome_of, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.scheduler import Scheduler
@@ -44,9 +41,6 @@ logger = logging.getLogger("gymckpt")
 
 Listed = Mapping[str, tuple[Any, ...]]
 """Instance to the episodes or rollout ids that a sweep names to it."""
-
-HEARTBEATS_PER_TIMEOUT = 6
-"""A controller gives this many signs of life in the time in which it would count as gone."""
 
 NOT_OPEN = "not open"
 
@@ -95,9 +89,13 @@ class Operations:
         self._sweeps: set[Running] = set()
         self._sweeping: set[asyncio.Future[None]] = set()
         """One for every sweep that has begun, also before its opening is durable."""
-        self._unsettled: set[Running] = set()
-        self._owed: dict[str, set[EnvironmentEpisode]] = {}
-        self._paying: asyncio.Task[None] | None = None
+        self._unsettled: set[Scheduler] = set()
+        """Operations of this process that were released before they ended, or taken over."""
+        self._debts = Debts(
+            retire=lambda owed: self._run_sweep("retire", new_operation_id("retire"), owed),
+            is_busy=lambda: self.open is not None or self._opening is not None,
+            clock=clock,
+        )
 
     def require_open(self, wire_id: str, verb: str) -> Running:
         """
@@ -140,10 +138,10 @@ class Operations:
         self._opening = wire_id
         try:
             for unsettled in list(self._unsettled):
-                unsettled.scheduler.sweep()
+                unsettled.sweep()
             while self._sweeping:
                 await asyncio.wait(self._sweeping.copy())
-            await self._pay_owed()
+            await self._debts.pay()
             running = await self._opened(chart, wire_id, calls, tuple(self._handles), facts)
             self.open = running
         finally:
@@ -191,18 +189,33 @@ class Operations:
         Raises:
             JournalError: The journal cannot be read or written.
         """
-        held = [self.open] if self.open else []
-        mine = (*held, *self._sweeps, *self._unsettled)
-        return await recover_all(
-            await self._required_recorder(),
+        recorder = await self._required_recorder()
+        running = {*self._sweeps, *([self.open] if self.open else [])}
+        in_sight = tuple(self._unsettled)
+        for scheduler in in_sight:
+            scheduler.sweep()
+        found = await recover_all(
+            recorder,
             self._handles,
             run=self.run,
             force=force,
             owner_timeout_s=self.owner_timeout_s,
             clock=self._clock,
             cancel_reference=self._cancel_reference,
-            but=[running.operation.operation_id for running in mine],
+            but=[
+                *(known.operation.operation_id for known in running),
+                *(known.operation.operation_id for known in in_sight),
+            ],
+            adopt=self._keep_in_sight,
         )
+        now_ts = self._clock.wall_ts()
+        owed, settings = await recorder.run(lambda: owed_in(recorder.journal, self.run, now_ts))
+        payable = {instance: owed[instance] for instance in owed if instance in self._handles}
+        self._debts.add(payable, settings)
+        if self.open is None and self._opening is None:
+            await self._debts.pay()
+        known = tuple(outcome_of(one, one.operation.state, self._handles) for one in in_sight)
+        return known + found
 
     async def history(self, operation_id: str) -> tuple[Entry, ...]:
         """
@@ -330,56 +343,20 @@ class Operations:
         """Take a released operation off the table; one that has not ended is kept in sight."""
         if self.open is running:
             self.open = None
-            self._note_owed(running)
-        if running.scheduler.ended:
-            self._unsettled.discard(running)
+            if isinstance(running.calls, RestoreCalls):
+                self._debts.note(running.scheduler, running.calls)
+        self._look_after(running.scheduler)
+
+    def _keep_in_sight(self, scheduler: Scheduler) -> None:
+        """See to an operation that was taken over as to one that this process has begun."""
+        self._unsettled.add(scheduler)
+        scheduler.on_released = lambda: self._look_after(scheduler)
+
+    def _look_after(self, scheduler: Scheduler) -> None:
+        if scheduler.ended:
+            self._unsettled.discard(scheduler)
         else:
-            self._unsettled.add(running)
-
-    # --- retires that a discarded restore still owes --------------------------------------------
-
-    def _note_owed(self, running: Running) -> None:
-        """Remember restored attempts whose retirement no instance confirmed (DESIGN, S5)."""
-        calls = running.calls
-        if not isinstance(calls, RestoreCalls):
-            return
-        for instance, failure in running.scheduler.unconfirmed("retire").items():
-            if not is_actor_dead(failure) and calls.replacements[instance]:
-                self._owed.setdefault(instance, set()).update(calls.replacements[instance])
-        if self._owed:
-            interval_s = running.operation.settings.sweep_interval_s
-            ends_s = self._clock.monotonic_s() + running.operation.settings.lease_grace_s
-            self._retry_owed_later(interval_s, ends_s)
-
-    def _retry_owed_later(self, interval_s: float, ends_s: float) -> None:
-        """Try again in the background until the lease horizon has passed."""
-
-        async def retry() -> None:
-            if self.open is None and self._opening is None:
-                await self._pay_owed()
-            if self._owed and self._clock.monotonic_s() < ends_s:
-                self._retry_owed_later(interval_s, ends_s)
-
-        def fire() -> None:
-            self._paying = loop.create_task(retry())  # kept: the loop holds tasks weakly
-
-        loop = asyncio.get_running_loop()
-        loop.call_later(interval_s, fire)
-
-    async def _pay_owed(self) -> None:
-        """Retire what a discarded restore could not, under an id that is not fenced."""
-        owed = {instance: tuple(sorted(episodes)) for instance, episodes in self._owed.items()}
-        if not owed:
-            return
-        try:
-            await self._run_sweep("retire", new_operation_id("retire"), owed)
-        except GymCheckpointOperationError as error:
-            self._owed = {instance: set(owed[instance]) for instance in error.failures}
-            logger.warning("restored attempts are still to be retired: %s", error)
-        except JournalError as error:
-            logger.warning("restored attempts are still to be retired: %s", text_of(error))
-        else:
-            self._owed.clear()
+            self._unsettled.add(scheduler)
 
 
 def _give_up_opened(scheduler: Scheduler, recording: asyncio.Future[None]) -> None:

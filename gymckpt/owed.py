@@ -9,21 +9,35 @@ a new one. What is owed follows from the journal alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from gymckpt.calls import SweepCalls
+from gymckpt.calls import RestoreCalls, SweepCalls
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import Settings
 from gymckpt.core.step import Step, open_operation
 from gymckpt.episodes import EnvironmentEpisode, new_operation_id
+from gymckpt.errors import (
+    GymCheckpointOperationError,
+    InvariantViolated,
+    JournalError,
+    JournalUnavailable,
+    ReplayDiverged,
+    is_actor_dead,
+    text_of,
+)
 from gymckpt.journal import Journal
 from gymckpt.journal.rules import Selection
 from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.topology import from_facts, to_facts
 
-__all__ = ["Owed", "new_retire", "owed_in"]
+__all__ = ["Debts", "Owed", "new_retire", "owed_in"]
+
+logger = logging.getLogger("gymckpt")
 
 Owed = Mapping[str, tuple[EnvironmentEpisode, ...]]
 """Instance to the restored attempts that it has not confirmed to be stopped."""
@@ -35,32 +49,42 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
     """
     Return what the discarded restores of a run still owe, and the settings of the latest of them.
 
+    Operations whose log cannot be read count for nothing here; a recovery names them.
+
     Args:
         journal: The journal.
         run: The run.
         now_ts: Epoch seconds; past its lease horizon a restore owes nothing more.
 
     Raises:
-        JournalError: The journal cannot be read.
-        ReplayDiverged: A history does not follow its chart.
+        JournalUnavailable: The journal cannot be read.
     """
     owed: dict[str, set[EnvironmentEpisode]] = {}
     settings: Settings | None = None
     discarded = Selection(run=run, chart="restore", states=("discarding", "discarded"))
-    for row in journal.select(discarded):
-        operation = replay(journal.read(run, row.operation_id))
+    for operation in _replayed(journal, discarded):
         left_s = operation.lease_horizon_at_s - (now_ts - operation.opened_ts)
         if "restore" not in operation.calls or left_s <= 0:
             continue
         settings = operation.settings
         for instance, episodes in _unconfirmed(operation).items():
             owed.setdefault(instance, set()).update(episodes)
-    if owed:
-        for row in journal.select(Selection(run=run, chart="sweep")):
-            paid = replay(journal.read(run, row.operation_id))
+    if any(owed.values()):
+        for paid in _replayed(journal, Selection(run=run, chart="sweep")):
             for instance, episodes in _retired(paid).items():
                 owed.get(instance, set()).difference_update(episodes)
     return {name: tuple(sorted(left)) for name, left in owed.items() if left}, settings
+
+
+def _replayed(journal: Journal, selection: Selection) -> Iterable[OperationState]:
+    """Yield the operations that are meant, but for those that no release wrote."""
+    for row in journal.select(selection):
+        try:
+            yield replay(journal.read(row.run, row.operation_id))
+        except JournalUnavailable:
+            raise
+        except (JournalError, ReplayDiverged, InvariantViolated) as broken:
+            logger.warning("operation %r is unreadable: %s", row.operation_id, text_of(broken))
 
 
 def _unconfirmed(operation: OperationState) -> dict[str, tuple[EnvironmentEpisode, ...]]:
@@ -106,3 +130,110 @@ def new_retire(run: str, owed: Owed, settings: Settings, clock: Clock) -> tuple[
         facts={"call": "retire", "wire_id": wire_id, "inventory": to_facts(owed)},
     )
     return opening, SweepCalls(wire_id, owed)
+
+
+class Debts:
+    """
+    What the restores of one coordinator owe: paid before its next operation, and now and then.
+
+    What an instance does not confirm is tried again until the lease horizon has passed.
+    """
+
+    def __init__(
+        self,
+        *,
+        retire: Callable[[Owed], Awaitable[None]],
+        is_busy: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        """
+        Begin without any.
+
+        Args:
+            retire: Retires attempts under a new id, and raises what `_run_sweep` raises.
+            is_busy: Whether a checkpoint or restore is open, so that nothing may be retired.
+            clock: The clocks.
+        """
+        self._retire = retire
+        self._is_busy = is_busy
+        self._clock = clock
+        self._owed: dict[str, set[EnvironmentEpisode]] = {}
+        self._interval_s = 0.0
+        self._ends_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._paying: asyncio.Task[None] | None = None
+
+    def note(self, restore: Scheduler, calls: RestoreCalls) -> None:
+        """
+        Remember the attempts of a restore that was given up whose retirement is unconfirmed.
+
+        Args:
+            restore: What drove it.
+            calls: Its calls.
+        """
+        unconfirmed = {
+            instance: calls.replacements[instance]
+            for instance, failure in restore.unconfirmed("retire").items()
+            if not is_actor_dead(failure)
+        }
+        self.add(unconfirmed, restore.operation.settings)
+
+    def add(self, owed: Owed, settings: Settings | None) -> None:
+        """
+        Remember what is owed.
+
+        Args:
+            owed: What it is.
+            settings: What bounds it; None where nothing is owed.
+        """
+        for instance, episodes in owed.items():
+            if episodes:
+                self._owed.setdefault(instance, set()).update(episodes)
+        if self._owed and settings is not None:
+            self._interval_s = settings.sweep_interval_s
+            self._ends_s = self._clock.monotonic_s() + settings.lease_grace_s
+            self._pay_later()
+
+    async def pay(self) -> None:
+        """Retire what is owed, and keep what is not confirmed; never raises because of either."""
+        owed = {instance: tuple(sorted(episodes)) for instance, episodes in self._owed.items()}
+        if not owed:
+            return
+        try:
+            await self._retire(owed)
+        except GymCheckpointOperationError as error:
+            for instance in owed.keys() - error.failures.keys():
+                self._settle(instance, owed[instance])
+            logger.warning("restored attempts are still to be retired: %s", error)
+        except JournalError as error:
+            logger.warning("restored attempts are still to be retired: %s", text_of(error))
+        else:
+            for instance, episodes in owed.items():
+                self._settle(instance, episodes)
+
+    def _settle(self, instance: str, episodes: Iterable[EnvironmentEpisode]) -> None:
+        left = self._owed.get(instance, set()).difference(episodes)
+        if left:
+            self._owed[instance] = left
+        else:
+            self._owed.pop(instance, None)
+
+    def _pay_later(self) -> None:
+        """Try again in the background, one try at a time."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_s, self._begin_paying)
+
+    def _begin_paying(self) -> None:
+        self._timer = None
+        if self._owed and self._clock.monotonic_s() >= self._ends_s:
+            logger.warning("restored attempts on %d instance(s) are given up", len(self._owed))
+            self._owed.clear()
+        elif self._owed:  # the task is kept: the loop holds it weakly
+            self._paying = asyncio.get_running_loop().create_task(self._pay_in_background())
+
+    async def _pay_in_background(self) -> None:
+        if not self._is_busy():
+            await self.pay()
+        if self._owed:
+            self._pay_later()

@@ -20,33 +20,45 @@ import attrs
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import RESUME
+from gymckpt.core.settings import RESUME, require_duration
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
     GymCheckpointOperationError,
     InvariantViolated,
-    JournalCorrupt,
+    JournalError,
+    JournalUnavailable,
     OperationHeld,
     ReplayDiverged,
     sample,
     text_of,
 )
-from gymckpt.journal import Journal, OperationRow, open_journal
+from gymckpt.journal import Journal, OperationRow
 from gymckpt.manifest import withdraw_gym_checkpoint_manifest
 from gymckpt.owed import new_retire, owed_in
 from gymckpt.running import Calls
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder, new_owner
+from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
 from gymckpt.topology import from_facts
 
-__all__ = ["OWNER_TIMEOUT_S", "Recovered", "claimed", "recover", "recover_all"]
+__all__ = [
+    "HEARTBEATS_PER_TIMEOUT",
+    "OWNER_TIMEOUT_S",
+    "Recovered",
+    "claimed",
+    "outcome_of",
+    "recover",
+    "recover_all",
+]
 
 logger = logging.getLogger("gymckpt")
 
 OWNER_TIMEOUT_S = 30.0
 """How long after its last sign of life a controller counts as gone."""
+
+HEARTBEATS_PER_TIMEOUT = 6
+"""A controller gives this many signs of life in the time in which it would count as gone."""
 
 
 @attrs.frozen(kw_only=True)
@@ -118,14 +130,25 @@ async def recover(
         What came of each, in the order in which they were opened.
 
     Raises:
-        ValueError: The run is malformed.
+        TypeError: A duration is no number.
+        ValueError: The run is malformed, or a duration is not positive and finite.
         JournalError: The journal cannot be read or written.
     """
     require_operation_id(run, "run")
-    recorder = Recorder(open_journal(journal), owner=new_owner(), timeout_s=journal_timeout_s)
-    return await recover_all(
+    require_duration(owner_timeout_s, "owner_timeout_s")
+    recorder = await open_recorder(
+        journal,
+        owner=new_owner(),
+        timeout_s=require_duration(journal_timeout_s, "journal_timeout_s"),
+        heartbeat_s=owner_timeout_s / HEARTBEATS_PER_TIMEOUT,
+    )
+    found = await recover_all(
         recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s
     )
+    await _pay_owed(recorder, handles, run, SystemClock(), cancel_remote)
+    if not isinstance(journal, Journal) and all(one.outcome != "unconfirmed" for one in found):
+        recorder.close()  # what is unconfirmed goes on in the background, and needs it
+    return found
 
 
 async def recover_all(
@@ -138,9 +161,12 @@ async def recover_all(
     clock: Clock | None = None,
     cancel_reference: Callable[[Any], None] = cancel_remote,
     but: Iterable[str] = (),
+    adopt: Callable[[Scheduler], None] = lambda _: None,
 ) -> tuple[Recovered, ...]:
     """
     Settle unfinished operations through a journal that is open already; see `recover`.
+
+    What discarded restores owe is left to the caller.
 
     Args:
         recorder: The journal.
@@ -151,13 +177,14 @@ async def recover_all(
         clock: The clocks; None is the host's.
         cancel_reference: Told of every reference that is no longer waited for.
         but: Operations that this process drives itself.
+        adopt: Given what drives each operation that was taken over, before it begins.
 
     Raises:
         JournalError: The journal cannot be read or written.
     """
     rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
     own = frozenset(but)
-    claimed = [
+    taken = [
         await _taken_over(
             row,
             recorder,
@@ -165,19 +192,19 @@ async def recover_all(
             stale_s=None if force else owner_timeout_s,
             clock=clock or SystemClock(),
             cancel_reference=cancel_reference,
+            adopt=adopt,
         )
         for row in rows
         if row.operation_id not in own
     ]
-    driven = [found for found in claimed if isinstance(found, Scheduler)]
+    driven = [found for found in taken if isinstance(found, Scheduler)]
     await asyncio.gather(*(scheduler.until_released() for scheduler in driven))
-    await _pay_owed(recorder, handles, run, clock or SystemClock(), cancel_reference)
     found_in = {row.operation_id: row.state for row in rows}
     return tuple(
-        _outcome(found, found_in[found.operation.operation_id], handles)
+        outcome_of(found, found_in[found.operation.operation_id], handles)
         if isinstance(found, Scheduler)
         else found
-        for found in claimed
+        for found in taken
     )
 
 
@@ -222,6 +249,7 @@ async def _taken_over(
     stale_s: float | None,
     clock: Clock,
     cancel_reference: Callable[[Any], None],
+    adopt: Callable[[Scheduler], None],
 ) -> Scheduler | Recovered:
     """Claim one operation and begin to settle it, or say why it was left alone."""
     left_alone = Recovered(
@@ -242,9 +270,12 @@ async def _taken_over(
         )
     except OperationHeld as held:
         return attrs.evolve(left_alone, reason=str(held), held_by=held)
-    except (ReplayDiverged, InvariantViolated, JournalCorrupt) as broken:
+    except JournalUnavailable:
+        raise
+    except (ReplayDiverged, InvariantViolated, JournalError) as broken:
         logger.exception("operation %r cannot be recovered", row.operation_id)
         return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(broken))
+    adopt(scheduler)
     scheduler.take_over(epoch, recorder.owner)
     return scheduler
 
@@ -307,7 +338,15 @@ def _calls_of(operation: OperationState) -> Calls:
     return SweepCalls(operation.wire_id, None)
 
 
-def _outcome(scheduler: Scheduler, found_in: str, handles: Mapping[str, Any]) -> Recovered:
+def outcome_of(scheduler: Scheduler, found_in: str, handles: Mapping[str, Any]) -> Recovered:
+    """
+    Return what has come of an operation that was taken over.
+
+    Args:
+        scheduler: What drives it.
+        found_in: The state in which it was found.
+        handles: Instance id to handle.
+    """
     operation = scheduler.operation
     waiting = operation.in_state(RESUME, "asked", "failed", "unanswered")
     unconfirmed = tuple(instance for instance, _ in waiting)
