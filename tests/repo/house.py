@@ -72,12 +72,17 @@ IMPURE = frozenset(
 # --- sizes and words ----------------------------------------------------------------------------
 
 MODULE_LINES_MAX = 400
+TEST_LINES_MAX = 600
+"""A suite may be longer than a module: its tests are read one by one."""
 FUNCTION_LINES_MAX = 70
 
-WAIVERS: dict[str, str] = {}
+WAIVERS: dict[str, str] = {
+    "gymckpt/coordinator.py": "the API document's class in one place; most of it is docstrings",
+}
 """`path` or `path:function` to why it may be longer than the rule."""
 
 SLEEPERS: dict[str, str] = {
+    "gymckpt/journal/postgresql.py": "rests between two tries, on the recorder's thread",
     "gymckpt/journal/sqlite.py": "waits for another process's lock, on the recorder's thread",
 }
 """Files of the package that may call `time.sleep`, with the thread that needs it."""
@@ -256,8 +261,9 @@ def foreign_faults(source: Source) -> Iterator[str]:
 def size_faults(source: Source) -> Iterator[str]:
     """No module is longer than 400 lines and no function longer than 70."""
     lines = source.text.count("\n")
-    if lines > MODULE_LINES_MAX and source.path not in WAIVERS:
-        yield f"{source.path}: {lines} lines, more than {MODULE_LINES_MAX}"
+    most = TEST_LINES_MAX if source.path.startswith("tests/") else MODULE_LINES_MAX
+    if lines > most and source.path not in WAIVERS:
+        yield f"{source.path}: {lines} lines, more than {most}"
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
             length = node.end_lineno - node.lineno + 1
