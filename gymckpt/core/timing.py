@@ -136,7 +136,7 @@ def is_exhausted(operation: OperationState, now: Moment) -> bool:
 def lease_lost(operation: OperationState, now: Moment) -> bool:
     """An instance's lease is known to be lost, or in trouble past its last acknowledgement."""
     earliest_s = earliest_lease_s(operation)
-    return earliest_s is not None and earliest_s <= now.at_s
+    return earliest_s is not None and earliest_s <= now.at_s + RESOLUTION_S
 
 
 CONDITIONS: Mapping[str, Callable[[OperationState, Moment], bool]] = {
