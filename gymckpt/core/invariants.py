@@ -27,6 +27,8 @@ _DRIVING_CALLS = frozenset({"prepare", RENEW, "commit", "restore"})
 _NEEDS_PARKED = frozenset({"committing", "sealing", "committed"})
 _NEEDS_COMMITS = frozenset({"sealing", "committed"})
 _CLOSING_CALLS = ("prepare", "restore")
+_OF_ANY_ASK = frozenset({"stale", "die", "confirm"})
+"""The triggers of a call that may come of an ask before the latest one."""
 _BEGUN = ("pending", "failed", "done")
 _WITHDRAWAL = {"withdraw": ("pending", "failed"), "withdrawn": _BEGUN, "withdraw_failed": _BEGUN}
 """Trigger to how far the withdrawal of the manifest may be when it comes."""
@@ -55,13 +57,15 @@ def check_source(before: OperationState, entry: Entry, _after: OperationState) -
 
 
 def check_ask(before: OperationState, entry: Entry, _after: OperationState) -> str | None:
-    """S6: asks count from 1, are made where the state makes them, and only they are answered."""
+    """S6: asks count from 1 and are made where the state makes them; the latest is answered."""
     if entry.instance is None:
         return None
     call, ask = str(entry.call), entry.ask or 0
     latest = before.call_state(call, entry.instance).ask
     if entry.trigger not in ("ask", "retry"):
-        return None if 0 < ask <= latest else f"{entry.trigger} is of ask {ask} of {latest}"
+        first = 1 if entry.trigger in _OF_ANY_ASK else latest
+        counts = 0 < first <= ask <= latest
+        return None if counts else f"{entry.trigger} is of ask {ask} of {latest}"
     if call not in before.calls_of(before.state):
         return f"{before.state!r} sends no {call}"
     return None if ask == latest + 1 else f"ask {ask} follows ask {latest}"
