@@ -51,6 +51,9 @@ SHAKY = FailureRecord(type="ConnectionError", text="reset", transient=True, dead
 FATAL = FailureRecord(type="ValueError", text="bad data", transient=False, dead=False)
 DEAD = FailureRecord(type="ActorDiedError", text="gone", transient=True, dead=True)
 
+VERBS = ("prepare", "restore", "run", "commit", "resume", "keep")
+"""The verbs with which a caller goes on."""
+
 VERB_FACTS: dict[str, dict[str, Any]] = {"commit": {"root": ROOT}}
 """What a verb must bring along."""
 
@@ -247,6 +250,17 @@ class World:
     def kill(self, call: str, *instances: str | int) -> None:
         """Let the latest ask of a call say that the actors are dead."""
         self.fail(call, *instances, failure=DEAD)
+
+    def go_on(self) -> None:
+        """Let happen next what must happen for all to go well, if there is anything."""
+        row = self.operation.row
+        verb = next((trigger for trigger in VERBS if trigger in row.on), None)
+        if row.effect == "write_manifest" and self.jobs:
+            self.end_file("write", well=True)
+        elif self.outstanding(self.operation.phase_call):
+            self.answer(str(self.operation.phase_call or "renew"))
+        elif verb is not None:
+            self.verb(verb)
 
     def end_file(self, kind: str, *, well: bool, landed: bool = False) -> Step:
         """

@@ -118,15 +118,7 @@ class OperationMachine(RuleBasedStateMachine):
     @rule()
     def go_on(self) -> None:
         """Let happen next what must, so that all goes well."""
-        world, legal = self.world, load_chart(self.chart).legal(self.world.operation.state)
-        wanted = ("prepare", "restore", "run", "commit", "resume", "keep")
-        verb = next((trigger for trigger in wanted if trigger in legal), None)
-        if world.operation.row.effect == "write_manifest" and world.jobs:
-            world.end_file("write", well=True)
-        elif world.outstanding(world.operation.phase_call):
-            self.answer(but=0)
-        elif verb is not None:
-            self._bring_in(verb)
+        self.world.go_on()
 
     @unended
     @rule(trigger=st.sampled_from(("cancel", "discard", "settle")))
