@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pwd
@@ -9,11 +10,22 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 _numbers = itertools.count(1)
+
+PASSWORD = "hunter2"
+"""What the role `locked` must give; every other role is trusted, but for `refused`."""
+
+_DOOR = """
+host all locked 127.0.0.1/32 scram-sha-256
+host all refused 127.0.0.1/32 reject
+host all all 127.0.0.1/32 trust
+"""
 
 
 def binaries() -> Path | None:
@@ -33,19 +45,24 @@ class Server:
         found = binaries()
         assert found is not None
         self._bin = found
-        self._user = None if os.getuid() else pwd.getpwnam("nobody")
+        self.user = None if os.getuid() else pwd.getpwnam("nobody")
         self.directory = Path(tempfile.mkdtemp(prefix="gymckpt-postgresql-"))
-        if self._user is not None:
-            os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
+        self.give(self.directory)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+            self.port: int = probe.getsockname()[1]
         data = str(self.directory / "data")
         self._run("initdb", "-D", data, "-U", "gymckpt", "-A", "trust", "-E", "UTF8", "--no-sync")
+        (self.directory / "data" / "pg_hba.conf").write_text(_DOOR)
         self.start()
 
+    def give(self, path: Path) -> None:
+        """Let the server's user own a file or directory."""
+        if self.user is not None:
+            os.chown(path, self.user.pw_uid, self.user.pw_gid)
+
     def _run(self, program: str, *arguments: str) -> None:
-        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid}
+        user = {} if self.user is None else {"user": self.user.pw_uid, "group": self.user.pw_gid}
         subprocess.run(
             [str(self._bin / program), *arguments],
             check=True,
@@ -61,30 +78,69 @@ class Server:
         data, log = str(self.directory / "data"), str(self.directory / "log")
         self._run("pg_ctl", "-D", data, "-l", log, "-w", *arguments, action)
 
-    def start(self, *settings: str) -> None:
+    def start(self) -> None:
         """Start the server, and wait until it answers."""
-        options = [f"-p {self.port}", "-h 127.0.0.1", "-k ''", "-F", *(f"-c {s}" for s in settings)]
-        self._control("start", "-o", " ".join(options))
+        self._control("start", "-o", f"-p {self.port} -h 127.0.0.1 -k '' -F")
 
     def stop(self, mode: str = "immediate") -> None:
         """Stop the server; `immediate` is a crash."""
         self._control("stop", "-m", mode)
+
+    @contextlib.contextmanager
+    def stopped(self, mode: str = "immediate") -> Iterator[None]:
+        """Stop the server for the time of the body."""
+        self.stop(mode)
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextlib.contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """Run the body with a setting of the whole server changed."""
+        self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            self.execute(f"ALTER SYSTEM RESET {name}")
+            self.execute("SELECT pg_reload_conf()")
 
     def close(self) -> None:
         """Stop the server and remove all of it."""
         self.stop()
         shutil.rmtree(self.directory)
 
-    def url(self, schema: str) -> str:
-        """Return what opens a schema."""
-        place = f"gymckpt@127.0.0.1:{self.port}/postgres"
-        return f"postgresql+psycopg://{place}?options=-csearch_path%3D{schema}"
+    @property
+    def log(self) -> str:
+        """What the server has logged since it was made."""
+        return (self.directory / "log").read_text("utf-8", "replace")
 
-    def execute(self, statement: str) -> None:
-        """Run one statement outside any transaction."""
-        where = f"host=127.0.0.1 port={self.port} user=gymckpt dbname=postgres"
-        with psycopg.connect(where, autocommit=True) as connection:
-            connection.execute(statement.encode())
+    def url(
+        self,
+        schema: str = "public",
+        *,
+        user: str = "gymckpt",
+        database: str = "postgres",
+        port: int | None = None,
+        **settings: object,
+    ) -> str:
+        """Return what opens a schema, with settings of the session."""
+        given = {"search_path": schema, **settings}
+        options = "%20".join(f"-c%20{name}%3D{value}" for name, value in given.items())
+        place = f"{user}@127.0.0.1:{port or self.port}/{database}"
+        return f"postgresql+psycopg://{place}?options={options}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
+        """Return a connection of the tests' own, outside any transaction."""
+        where = f"host=127.0.0.1 port={self.port} user=gymckpt dbname={database}"
+        return psycopg.connect(where, autocommit=True)
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement outside any transaction, and return its rows."""
+        with self.connect() as connection:
+            cursor = connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
 
     def new_schema(self) -> str:
         """Make an empty schema and return its name."""

@@ -79,7 +79,8 @@ class MemoryJournal(Journal):
         self._require_open()
         with self._store.lock:
             held = tuple(self._store.operations.values())
-        meant = sorted((row for row in held if selection.has(row)), key=lambda row: -row.opened_ts)
+        meant = [row for row in held if selection.has(row)]
+        meant.sort(key=lambda row: (row.opened_ts, row.run, row.operation_id), reverse=True)
         return meant[: selection.latest]
 
     def _remove(self, run: str, operation_id: str) -> None:

@@ -1,37 +1,45 @@
 """
 PostgreSQL under a journal: several controllers on several hosts, through psycopg.
 
-Every write locks the operation's row and is one transaction at READ COMMITTED; reads see one
-moment by REPEATABLE READ. A lost connection, a restarted server, a serialization failure or an
-exhausted pool is tried again until the timeout; a commit whose answer was lost is repeated too,
-since every job recognises what it has already stored. What the server reports is translated in one
-place, by its SQLSTATE. The clock of signs of life is the server's.
+Every write locks the operation's row and is one transaction at READ COMMITTED; reads see one moment
+by REPEATABLE READ. A transaction begins with one message that looks at the schema version and says
+for how long the server may let it wait, run or stand idle. The latter frees the row of a controller
+that was stopped in the middle, so that another can take over; for the same reason entries are sent
+within their one statement, and not by COPY, which the server would wait for without a bound.
+
+What may pass (a lost connection, a restarted server, a serialization failure, an exhausted pool) is
+tried again until the timeout. A commit whose answer was lost is tried again too, since every job
+recognises what it has stored already; where that is not possible any more, the error says that the
+outcome is unknown. The clock of signs of life is the server's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import orjson
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, inspect, select, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Connection, Dialect, create_engine, event, inspect, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from gymckpt.errors import (
-    JournalCorrupt,
-    JournalError,
-    JournalOutcomeUnknown,
-    JournalUnavailable,
-    text_of,
-)
+from gymckpt.errors import JournalCorrupt, JournalError, JournalOutcomeUnknown, JournalUnavailable
 from gymckpt.journal.entry import TAGS, Row
 from gymckpt.journal.gate import Gate
-from gymckpt.journal.schema import MIGRATIONS, Migration, meta, migrate
+from gymckpt.journal.postgresql_errors import (
+    CONTRADICTION,
+    may_pass,
+    said,
+    state_of,
+    translated,
+    was_undone,
+)
+from gymckpt.journal.postgresql_link import BoundedConnection, connect, parse, shown
+from gymckpt.journal.schema import MIGRATIONS, Migration, entries, meta, migrate, tables_of
 from gymckpt.journal.sql import SqlStore
 
 __all__ = ["PostgresqlStore"]
@@ -42,25 +50,41 @@ MIGRATION_LOCK = 0x67796D63
 """The advisory lock under which a journal's tables are made: the letters `gymc`."""
 
 POOL_SIZE = 4
+
 PAUSE_S = 0.05
 PAUSE_MAX_S = 0.5
 """How long to rest between two tries: first, and at most."""
 
-_TRANSIENT_CLASSES = frozenset({"08", "40", "53", "57"})
-"""SQLSTATE classes: connection, rollback, resources, operator intervention."""
+TRY_S_MIN = 0.1
+"""How long the server has for the last try, however late that begins."""
 
-_TRANSIENT_STATES = frozenset({"55P03", "23505"})
-"""A lock that was not to be had in time; two controllers that open the same operation at once."""
+GRACE_S = 1.0
+"""How much longer than the server is told a silent server is waited for."""
 
-_FINAL_STATES = {
-    "53100": "its disk is full; make room and try again",
-    "25006": "it cannot be written: the server or the session is read only",
-    "42501": "access is denied; grant rights on the schema to this role",
-    "28P01": "the password was refused",
-    "28000": "the role was refused",
-    "3D000": "there is no such database; create it first",
-}
-_COPY = f"COPY entries ({', '.join(TAGS)}) FROM STDIN"
+IDLE_S_MAX = 1.0
+"""How long a transaction may stand idle: so long a controller that was stopped holds others up."""
+
+_BEGIN = """
+BEGIN ISOLATION LEVEL {level};
+SET LOCAL lock_timeout = {bound_ms};
+SET LOCAL statement_timeout = {bound_ms};
+SET LOCAL idle_in_transaction_session_timeout = {idle_ms};
+SET LOCAL extra_float_digits = 3;
+SELECT set_config('synchronous_commit', 'on', true)
+ WHERE current_setting('synchronous_commit') = 'off'
+"""
+"""Begins a transaction that is bounded, gives floats as they were stored, and is durable."""
+
+_VERSION = "; SELECT schema_version FROM meta"
+
+
+def _insert_statement(dialect: Dialect) -> str:
+    """Return the statement that inserts all rows of a JSON array."""
+    columns = [f"{column.name} {column.type.compile(dialect)}" for column in entries.columns]
+    return (
+        f"INSERT INTO {entries.name} ({', '.join(TAGS)}) SELECT {', '.join(TAGS)} "  # noqa: S608
+        f"FROM json_to_recordset(%s::json) AS given({', '.join(columns)})"
+    )
 
 
 class _Lost(Exception):
@@ -86,21 +110,36 @@ class PostgresqlStore(SqlStore):
                 same. What libpq knows beside (`PGPASSWORD`, a service file) is used as well;
                 `?options=-csearch_path%3Dname` puts the tables into a schema of that name.
             read_only: Never write, and make nothing.
-            busy_timeout_s: How long one call goes on trying.
+            busy_timeout_s: How long one call goes on trying; a server that is silent, or a host
+                that does not answer, may add two seconds.
             migrations: The steps to the present schema.
 
         Raises:
             ValueError: The URL is malformed.
             JournalUnavailable: The server cannot be reached within the timeout, or refuses.
+            JournalCorrupt: The schema has tables of these names that are no journal's.
             JournalError: The schema is of a newer release, or of an older one and cannot be raised
                 because it is opened to be read only.
         """
-        self._target = _target(url)
-        self.url = self._target.render_as_string(hide_password=True)
+        target = parse(url)
+        self.url = shown(target)
         self.read_only = read_only
+        self._name = f"journal {self.url}"
         self._timeout_s = busy_timeout_s
         self._migrations = migrations
-        self._engine = self._new_engine()
+        self._opened = False
+        self._closing = threading.Event()
+        self._call = threading.local()
+        self._engine = create_engine(
+            target,
+            pool_size=POOL_SIZE,
+            max_overflow=0,
+            pool_timeout=busy_timeout_s,
+            hide_parameters=True,
+            use_native_hstore=False,
+        )
+        self._insert = _insert_statement(self._engine.dialect)
+        event.listen(self._engine, "do_connect", self._connect)
         self._gate = Gate(self.url, let_go=self._engine.dispose, patience_s=busy_timeout_s)
         try:
             self._prepare()
@@ -112,44 +151,13 @@ class PostgresqlStore(SqlStore):
 
     def write(self, job: Callable[[Connection, bool], T]) -> T:
         """Run a job in one transaction, again until it lands or the timeout has passed."""
-        again = False
-
-        def attempt() -> T:
-            nonlocal again
-            with self._gate.entered(), self._engine.connect() as connection:
-                transaction = connection.begin()
-                result = job(connection, again)
-                try:
-                    transaction.commit()
-                except DBAPIError as error:
-                    again = True
-                    raise _Lost from error
-            return result
-
-        return self._until(attempt)
+        if self.read_only:
+            raise JournalUnavailable(f"{self._name}: it was opened to be read only")
+        return self._written(job)
 
     def read(self, job: Callable[[Connection], T]) -> T:
         """Run a job that only reads, again until it succeeds or the timeout has passed."""
-
-        def attempt() -> T:
-            with self.reading() as connection:
-                return job(connection)
-
-        return self._until(attempt)
-
-    @contextlib.contextmanager
-    def writing(self) -> Generator[Connection, None, None]:
-        """Return a transaction that is committed when its body ends well; tried once."""
-        with self._gate.entered(), self._engine.begin() as connection:
-            yield connection
-
-    @contextlib.contextmanager
-    def reading(self) -> Generator[Connection, None, None]:
-        """Return a transaction whose statements all see the same moment; tried once."""
-        with self._gate.entered(), self._engine.connect() as connection:
-            repeatable = connection.execution_options(isolation_level="REPEATABLE READ")
-            with repeatable.begin():
-                yield repeatable
+        return self._until(lambda: self._read_once(job))
 
     def now_ts(self, connection: Connection) -> float:
         """Return the server's time, which all controllers share."""
@@ -158,150 +166,175 @@ class PostgresqlStore(SqlStore):
         )
 
     def insert_rows(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Insert entries in bulk by COPY, inside `writing`."""
-        driver: Any = connection.connection.driver_connection
-        with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
-            for row in rows:
-                copy.write_row(row)
+        """Insert entries in bulk, by one statement, inside `write`."""
+        given = orjson.dumps([dict(zip(TAGS, row, strict=True)) for row in rows])
+        connection.exec_driver_sql(self._insert, (given.decode(),))
 
     def close(self) -> None:
         """Let go of every connection."""
-        if self._gate.shut(f"journal {self.url} is closed; open it again"):
+        self._closing.set()
+        if self._gate.shut(f"{self._name} is closed; open it again"):
             self._engine.dispose()
+
+    def _written(self, job: Callable[[Connection, bool], T], *, checked: bool = True) -> T:
+        again = False
+
+        def attempt() -> T:
+            nonlocal again
+            with self._begun("READ COMMITTED", checked=checked) as connection:
+                result = job(connection, again)
+                try:
+                    connection.commit()
+                except DBAPIError as error:
+                    if was_undone(error):
+                        raise
+                    again = True
+                    raise _Lost from error
+            return result
+
+        return self._until(attempt)
+
+    def _read_once(self, job: Callable[[Connection], T], *, checked: bool = True) -> T:
+        with self._begun("REPEATABLE READ, READ ONLY", checked=checked) as connection:
+            return job(connection)
+
+    @contextlib.contextmanager
+    def _begun(self, level: str, *, checked: bool) -> Generator[Connection, None, None]:
+        """
+        Give a connection inside a transaction that ends with the body, undone if not committed.
+
+        Args:
+            level: Its isolation level, and what else belongs to it.
+            checked: Whether to refuse another schema version than the present one.
+        """
+        with self._gate.entered(), self._engine.connect() as connection:
+            connection.begin()
+            raw = cast("BoundedConnection", connection.connection.driver_connection)
+            left_s = max(self._left_s(), TRY_S_MIN)
+            raw.gives_up_s = time.monotonic() + left_s + GRACE_S
+            begin = _BEGIN.format(
+                level=level,
+                bound_ms=int(left_s * 1_000),
+                idle_ms=int(min(left_s, IDLE_S_MAX) * 1_000),
+            )
+            try:
+                cursor = raw.execute((begin + _VERSION * checked).encode(), prepare=False)
+                while cursor.nextset():
+                    pass
+                found: list[Any] = cursor.fetchall()
+            except psycopg.Error as error:
+                if raw.closed:
+                    connection.invalidate(error)
+                    self._engine.dispose()  # the others were lost with it, more likely than not
+                raise
+            if checked:
+                self._require_version(self._only(found))
+            yield connection
 
     # --- trying again ---------------------------------------------------------------------------
 
+    def _left_s(self) -> float:
+        """Return how much of this thread's present call is left."""
+        ends_s: float = self._call.ends_s
+        return ends_s - time.monotonic()
+
+    def _connect(
+        self, _dialect: object, _record: object, _positional: object, arguments: dict[str, Any]
+    ) -> BoundedConnection:
+        """Open a connection for the engine's pool, in the thread that needs it."""
+        left_s = max(self._left_s(), TRY_S_MIN)
+        connection = connect(arguments, wait_s=left_s, silence_s=max(self._timeout_s, 1.0))
+        connection.gives_up_s = time.monotonic() + left_s + GRACE_S
+        return connection
+
     def _until(self, attempt: Callable[[], T]) -> T:
         """Try until it succeeds, fails for good, or the timeout has passed."""
-        ends_s = time.monotonic() + self._timeout_s
-        pause_s, lost = PAUSE_S, False
+        self._call.ends_s = time.monotonic() + self._timeout_s
+        pause_s, lost, contradicted = PAUSE_S, False, False
         while True:
+            failure: BaseException
             try:
                 return attempt()
             except _Lost as error:
                 lost, failure = True, error.__cause__ or error
             except (DBAPIError, PoolTimeoutError, psycopg.Error) as error:
-                if not _may_pass(error):
-                    raise self._translated(error) from error
                 failure = error
-            if time.monotonic() + pause_s >= ends_s:
+                contradicts = state_of(error) == CONTRADICTION
+                if not may_pass(error) or (contradicts and contradicted):
+                    refusal = translated(error, self._name, opened=self._opened)
+                    raise (self._unknown(said(error)) if lost else refusal) from error
+                contradicted |= contradicts
+            except JournalUnavailable as error:  # closed meanwhile
+                raise (self._unknown(str(error)) if lost else error) from None
+            if self._left_s() <= pause_s:
                 raise self._given_up(failure, lost=lost) from failure
-            time.sleep(pause_s)
+            self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _given_up(self, error: BaseException, *, lost: bool) -> JournalError:
-        said = f"{self.url}: not within {self._timeout_s:g} s ({_said(error)})"
         if lost:
-            return JournalOutcomeUnknown(
-                f"journal {said}; whether the transaction was stored is unknown: repeat it"
-            )
-        return JournalUnavailable(f"journal {said}; check the server and try again")
+            return self._unknown(said(error))
+        return JournalUnavailable(
+            f"{self._name}: not within {self._timeout_s:g} s; check the server and try again "
+            f"({said(error)})"
+        )
 
-    def _translated(self, error: BaseException) -> JournalError:
-        """Return what an error that will not pass means for a journal."""
-        state = _state(error)
-        if state in _FINAL_STATES:
-            return JournalUnavailable(
-                f"journal {self.url}: {_FINAL_STATES[state]} ({_said(error)})"
-            )
-        if state[:2] in ("XX", "22", "23", "42"):
-            return JournalCorrupt(
-                f"journal {self.url}: its tables are damaged or not a journal's ({_said(error)})"
-            )
-        return JournalUnavailable(f"journal {self.url}: {_said(error)}")
+    def _unknown(self, why: str) -> JournalOutcomeUnknown:
+        return JournalOutcomeUnknown(
+            f"{self._name}: the answer to a commit was lost, and then: {why}; whether the "
+            "transaction was stored is unknown: repeat it"
+        )
 
     # --- opening --------------------------------------------------------------------------------
 
-    def _new_engine(self) -> Engine:
-        milliseconds = max(1, int(self._timeout_s * 1_000))
-        given = self._target.query.get("options", "")
-        options = " ".join([given] if isinstance(given, str) else given)
-        options += f" -c lock_timeout={milliseconds} -c statement_timeout={milliseconds}"
-        if self.read_only:
-            options += " -c default_transaction_read_only=on"
-        return create_engine(
-            self._target.difference_update_query(["options"]),
-            pool_size=POOL_SIZE,
-            max_overflow=0,
-            pool_timeout=self._timeout_s,
-            pool_pre_ping=True,
-            connect_args={
-                "application_name": f"gymckpt-{os.getpid()}",
-                "connect_timeout": max(2, int(self._timeout_s)),
-                "options": options,
-            },
-        )
-
     def _prepare(self) -> None:
-        """See that the schema is the present one, raising it where that is allowed."""
-        known = len(self._migrations)
-        version = self.read(self._version) if self.read_only else self.write(self._raised)
-        if version == known:
-            return
-        if version > known:
-            raise JournalError(
-                f"journal {self.url}: its schema has version {version}, this release of gymckpt "
-                f"knows {known}; upgrade gymckpt, or name another journal"
-            )
-        raise JournalError(
-            f"journal {self.url}: its schema has version {version}, older than {known}; open it "
-            "once for writing, which raises it"
-        )
+        """See that this is a journal with the present schema, raising it where that is allowed."""
+        version = self._until(lambda: self._read_once(self._look, checked=False))
+        if version < len(self._migrations) and not self.read_only:
+            version = self._written(self._raised, checked=False)
+        self._require_version(version)
+        self._opened = True
 
     def _raised(self, connection: Connection, _again: bool) -> int:
         """Make or raise the tables, one controller at a time; return the version then."""
         connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
-        version = self._version(connection)
+        version = self._look(connection)
         if version < len(self._migrations):
             migrate(connection, version, self._migrations)
-            return len(self._migrations)
-        return version
+        return max(version, len(self._migrations))
 
-    def _version(self, connection: Connection) -> int:
+    def _look(self, connection: Connection) -> int:
+        """Return the schema version of what may be anything; 0 where there is nothing."""
         if not inspect(connection).has_table(meta.name):
             return 0
-        found = connection.execute(select(meta.c.schema_version)).scalars().all()
-        if len(found) != 1:
-            raise JournalCorrupt(
-                f"journal {self.url}: its meta table has {len(found)} rows, not one; it is no "
-                "journal, or damaged"
+        version = self._only(connection.execute(select(meta.c.schema_version)).all())
+        for table in tables_of(version) if version <= len(self._migrations) else ():
+            connection.execute(select(table).limit(0))
+        return version
+
+    def _only(self, found: Sequence[Any]) -> int:
+        """Return the schema version that the table of it holds."""
+        match [tuple(row) for row in found]:
+            case [(int(version),)] if version > 0:
+                return version
+            case rows:
+                raise JournalCorrupt(
+                    f"{self._name}: its table {meta.name!r} holds no schema version but "
+                    f"{rows!r:.100}; it is no journal, or damaged"
+                )
+
+    def _require_version(self, version: int) -> None:
+        known = len(self._migrations)
+        if not version:
+            raise JournalUnavailable(f"{self._name}: there is no journal to read in this schema")
+        if version > known:
+            raise JournalError(
+                f"{self._name}: it has schema version {version}, this gymckpt knows up to {known}: "
+                "a newer release wrote it; upgrade gymckpt, or use another journal"
             )
-        return int(found[0])
-
-
-def _target(url: str) -> URL:
-    """Return the URL with the driver that is used."""
-    try:
-        target = make_url(url)
-    except ArgumentError as error:
-        raise ValueError(f"journal URL {text_of(url)[:200]!r} is malformed") from error
-    if not target.database:
-        raise ValueError(
-            f"journal URL {target.render_as_string(hide_password=True)!r} names no database; "
-            "give postgresql+psycopg://user@host:port/database"
-        )
-    return target.set(drivername="postgresql+psycopg")
-
-
-def _state(error: BaseException) -> str:
-    """Return the SQLSTATE of an error; empty for one of the client itself."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return str(getattr(cause, "sqlstate", None) or "")
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Whether a try may succeed where this one failed."""
-    if isinstance(error, PoolTimeoutError):
-        return True
-    state = _state(error)
-    if state in _FINAL_STATES:
-        return False
-    if not state:  # the connection was refused or broke before the server said anything
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
-    return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
-
-
-def _said(error: BaseException) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return f"{type(cause).__name__} {_state(error)}: {text_of(cause)[:200]}".replace("\n", " ")
+        if version < known:
+            raise JournalError(
+                f"{self._name}: it has schema version {version}, this gymckpt reads {known}; open "
+                "it once for writing with this release, which raises it, or read it with the "
+                "release that wrote it"
+            )

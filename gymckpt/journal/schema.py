@@ -5,7 +5,8 @@ The tables of a journal in a database, and the numbered steps that lead to them.
 `gymckpt.journal.entry`, `heartbeats` the last sign of life of an operation's controller, `removed`
 the ids that must not be used again, `meta` one row with the schema version, which is the number of
 migrations that have run. A step that a release has shipped is never changed: whatever differs is a
-new step. This module knows no particular database.
+new step. Keys are compared byte by byte in every database, so that all give one order and no
+update of a system's locales can damage an index.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = [
     "migrate",
     "operations",
     "removed",
+    "tables_of",
 ]
 
 Migration = Callable[[Connection], None]
@@ -48,13 +50,15 @@ Migration = Callable[[Connection], None]
 
 _TABLES = MetaData()
 
+_KEY = Text().with_variant(Text(collation="C"), "postgresql")
+
 meta = Table("meta", _TABLES, Column("schema_version", Integer, nullable=False))
 
 operations = Table(
     "operations",
     _TABLES,
-    Column("run", Text, nullable=False),
-    Column("op", Text, nullable=False),
+    Column("run", _KEY, nullable=False),
+    Column("op", _KEY, nullable=False),
     Column("chart", Text, nullable=False),
     Column("chart_version", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
@@ -70,8 +74,8 @@ operations = Table(
 removed = Table(
     "removed",
     _TABLES,
-    Column("run", Text, nullable=False),
-    Column("op", Text, nullable=False),
+    Column("run", _KEY, nullable=False),
+    Column("op", _KEY, nullable=False),
     PrimaryKeyConstraint("run", "op"),
 )
 
@@ -80,13 +84,15 @@ _LATER_TABLES = MetaData()
 heartbeats = Table(
     "heartbeats",
     _LATER_TABLES,
-    Column("run", Text, nullable=False),
-    Column("op", Text, nullable=False),
+    Column("run", _KEY, nullable=False),
+    Column("op", _KEY, nullable=False),
     Column("beat_ts", Double, nullable=False),
     PrimaryKeyConstraint("run", "op"),
 )
 
-_TYPES: dict[str, type[TypeEngine[Any]]] = {
+_TYPES: dict[str, TypeEngine[Any] | type[TypeEngine[Any]]] = {
+    "run": _KEY,
+    "op": _KEY,
     "v": Integer,
     "seq": BigInteger,
     "ep": BigInteger,
@@ -94,7 +100,7 @@ _TYPES: dict[str, type[TypeEngine[Any]]] = {
     "at": Double,
     "ask": BigInteger,
 }
-"""Tags whose column is no text."""
+"""Tags whose column is no plain text."""
 
 _MAY_BE_NULL = frozenset({"inst", "call", "ask"})
 
@@ -118,6 +124,11 @@ def _add_heartbeats(connection: Connection) -> None:
 
 MIGRATIONS: Sequence[Migration] = (_create_tables, _add_heartbeats)
 """Step n leads from version n - 1 to version n."""
+
+
+def tables_of(version: int) -> tuple[Table, ...]:
+    """Return the tables of a journal of a schema version, but for the one that says so."""
+    return () if not version else (operations, entries, removed, heartbeats)[: version + 2]
 
 
 def migrate(connection: Connection, version: int, migrations: Sequence[Migration]) -> None:

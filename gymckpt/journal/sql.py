@@ -3,15 +3,14 @@ A journal in a database, through SQLAlchemy Core.
 
 `SqlJournal` holds every statement and is the same for all databases. What differs between them is
 a `SqlStore`: how transactions begin and end, how rows are inserted in bulk, what an error means.
-A store's `writing` excludes other writers of the same operation until it ends; `reading` sees one
-moment. Both end in one of the journal's own errors, never in the driver's.
+What a store is given to `write` excludes other writers of the same operation until it ends; what it
+is given to `read` sees one moment. Both end in the journal's own errors, never in the driver's.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
@@ -41,14 +40,6 @@ class SqlStore(abc.ABC):
     """What opens the same database again."""
 
     @abc.abstractmethod
-    def writing(self) -> AbstractContextManager[Connection]:
-        """
-        Return a transaction that is committed when its body ends well.
-
-        Raises:
-            JournalError: Whatever went wrong, also in the body and in the commit.
-        """
-
     def write(self, job: Callable[[Connection, bool], T]) -> T:
         """
         Run a job in one transaction, again where the database says that it may be tried again.
@@ -58,28 +49,16 @@ class SqlStore(abc.ABC):
                 its answer was lost.
 
         Raises:
-            JournalError: Whatever went wrong in the end.
+            JournalError: Whatever went wrong in the end, also in the job and in the commit.
         """
-        with self.writing() as connection:
-            return job(connection, False)
 
+    @abc.abstractmethod
     def read(self, job: Callable[[Connection], T]) -> T:
         """
         Run a job that only reads, all of it of one moment; again where that may help.
 
         Raises:
-            JournalError: Whatever went wrong in the end.
-        """
-        with self.reading() as connection:
-            return job(connection)
-
-    @abc.abstractmethod
-    def reading(self) -> AbstractContextManager[Connection]:
-        """
-        Return a transaction whose statements all see the same moment.
-
-        Raises:
-            JournalError: Whatever went wrong, also in the body.
+            JournalError: Whatever went wrong in the end, also in the job.
         """
 
     @abc.abstractmethod
@@ -88,7 +67,7 @@ class SqlStore(abc.ABC):
 
     @abc.abstractmethod
     def insert_rows(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Insert entries in bulk, straight through the driver, inside `writing`."""
+        """Insert entries in bulk, straight through the driver, inside `write`."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -232,7 +211,9 @@ class SqlJournal(Journal):
 
     def _age_s(self, connection: Connection, run: str, operation_id: str) -> float | None:
         beat_ts = connection.execute(_LAST_BEAT, {"of_run": run, "of_op": operation_id}).scalar()
-        return None if beat_ts is None else self._store.now_ts(connection) - float(beat_ts)
+        if beat_ts is None:
+            return None
+        return max(0.0, self._store.now_ts(connection) - float(beat_ts))  # a clock may be set back
 
     def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
         keys = {"of_run": run, "of_op": operation_id}
@@ -286,7 +267,8 @@ def _selecting(selection: Selection) -> Select[*tuple[Any, ...]]:
     if selection.updated_since_ts is not None:
         chosen = chosen.where(columns.updated_ts >= selection.updated_since_ts)
     if selection.latest is not None:
-        chosen = chosen.order_by(columns.opened_ts.desc()).limit(selection.latest)
+        order = (columns.opened_ts.desc(), columns.run.desc(), columns.op.desc())
+        chosen = chosen.order_by(*order).limit(selection.latest)
     return chosen
 
 

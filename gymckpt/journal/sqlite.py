@@ -15,9 +15,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, insert
@@ -32,6 +32,8 @@ from gymckpt.journal.schema import MIGRATIONS, Migration, entries, migrate
 from gymckpt.journal.sql import SqlStore
 
 __all__ = ["SqliteStore"]
+
+T = TypeVar("T")
 
 APPLICATION_ID = 0x67796D63
 """Marks a file as a journal in its header: the letters `gymc`."""
@@ -152,6 +154,16 @@ class SqliteStore(SqlStore):
             raise
 
     # --- transactions ---------------------------------------------------------------------------
+
+    def write(self, job: Callable[[Connection, bool], T]) -> T:
+        """Run a job in one transaction; waiting for its lock is all that is ever tried again."""
+        with self.writing() as connection:
+            return job(connection, False)
+
+    def read(self, job: Callable[[Connection], T]) -> T:
+        """Run a job that only reads."""
+        with self.reading() as connection:
+            return job(connection)
 
     @contextlib.contextmanager
     def writing(self) -> Generator[Connection, None, None]:
