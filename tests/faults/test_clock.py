@@ -25,7 +25,7 @@ async def test_b41_wall_clock_steps_in_a_hanging_commit(
     new_world: NewWorld, monkeypatch: pytest.MonkeyPatch, journal: Journal, step_s: float
 ) -> None:
     """B41: a step of an hour either way right after the deadline was made changes no wait."""
-    world = new_world(1, journal=journal)
+    world = new_world(1, journal=journal, control_timeout_s=0.05)
     real, stepped = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + stepped[0])
 

@@ -135,7 +135,7 @@ async def test_broken_commit_replies(new_world: NewWorld, bad: str, victim: int)
 
 async def test_b13_slow_write_outlives_the_deadline(new_world: NewWorld, journal: Journal) -> None:
     """B13: a commit that timed out is dead: a late write and a late reply bring no manifest."""
-    world = new_world(1, journal=journal)
+    world = new_world(1, journal=journal, control_timeout_s=0.05)
     root = world.root()
 
     async def late_write() -> None:

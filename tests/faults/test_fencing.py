@@ -25,7 +25,7 @@ from gymckpt.journal.memory import MemoryJournal
 from tests.fakes import HANG, Ghost, Late
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, simulate
-from tests.faults.world import World, new_id, until
+from tests.faults.world import SHORT, World, new_id, until
 
 PREPARE_TROUBLE: dict[str, Any] = {
     "hangs": HANG,
@@ -255,7 +255,7 @@ async def test_resume_of_an_id_that_nobody_knows(new_world: NewWorld, journal: J
 @pytest.mark.parametrize("trouble", [HANG, GymCheckpointUnavailable("HTTP 503"), TypeError("x")])
 async def test_lone_resume_that_fails(new_world: NewWorld, trouble: Any) -> None:
     """A lone resume is sent twice where that may help, to that instance only, and then fails."""
-    world = new_world(3)
+    world = new_world(3, **SHORT)
     world.actors[1].always["resume"] = trouble
     world.actors[2].always["resume"] = HANG
     with pytest.raises(GymCheckpointOperationError) as caught:

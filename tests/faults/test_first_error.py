@@ -23,27 +23,27 @@ from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, Immediate
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, simulate
-from tests.faults.world import World, new_id
+from tests.faults.world import SHORT, World, new_id
 
 NOT_READY = GymCheckpointPrepareSummary(False, {"agent": ("rollout-1",)})
 
 
 def notes(error: BaseException) -> list[str]:
-    """Return the notes on an error."""
-    return list(getattr(error, "__notes__", ()))
+    """Return the notes on an error that say what cleaning up left undone."""
+    return [note for note in getattr(error, "__notes__", ()) if note.startswith("cleanup")]
 
 
 async def test_b2_lost_resume_does_not_replace_not_ready(
     new_world: NewWorld, journal: Journal
 ) -> None:
     """B2: blockers leave although the resume after them hangs; it is tried twice and noted."""
-    world = new_world(1, journal=journal)
+    world = new_world(1, journal=journal, **SHORT)
     world.actors[0].always |= {"prepare": NOT_READY, "resume": HANG}
     with pytest.raises(GymCheckpointNotReady, match="rollout-1") as caught:
         async with world.coordinator.prepared("b2"):
             pytest.fail("the body was entered")
     assert world.actors[0].ops == ["prepare", "resume", "resume"]
-    assert [note.split(":")[0] for note in notes(caught.value)] == ["cleanup"]
+    assert len(notes(caught.value)) == 1
     assert is_transient_gym_checkpoint_failure(caught.value)
 
 
@@ -97,7 +97,7 @@ def test_b2_b12_any_first_error_survives_any_cleanup(
             assert set(caught.value.failures) == {world.ids[victim]}
         failed = [("retire", retire)] if verb == "restore" else []
         wanted = [step for step, fault in [*failed, ("resume", resume)] if fault != "fine"]
-        said = [note for note in notes(caught.value) if note.startswith("cleanup")]
+        said = notes(caught.value)
         assert [f"{step} failed" in note for step, note in zip(wanted, said, strict=True)] == [
             True
         ] * len(wanted)
@@ -253,7 +253,7 @@ async def test_b21_the_verb_resume_raises(new_world: NewWorld) -> None:
 
 async def test_lost_lease_and_failing_body(new_world: NewWorld) -> None:
     """A body that fails while its lease is lost raises its own error with the loss as a note."""
-    world = new_world(1)
+    world = new_world(1, **SHORT)
     world.actors[0].scripts["renew"] = [None]
     world.actors[0].always["renew"] = AttributeError("restarted empty")
     with pytest.raises(ValueError, match="train") as caught:
@@ -262,7 +262,7 @@ async def test_lost_lease_and_failing_body(new_world: NewWorld) -> None:
                 await asyncio.sleep(10)
             except asyncio.CancelledError:
                 raise ValueError("train") from None
-    assert any("renew failed" in note for note in notes(caught.value))
+    assert any("renew failed" in note for note in caught.value.__notes__)
 
 
 async def test_body_that_hides_its_failed_commit(new_world: NewWorld) -> None:

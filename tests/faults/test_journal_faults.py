@@ -17,7 +17,7 @@ from tests.fakes import HANG
 from tests.faults.conftest import NewWorld
 from tests.faults.journals import Trouble, TroubledJournal
 from tests.faults.virtual import LoopClock, running_loop, simulate
-from tests.faults.world import World, new_id
+from tests.faults.world import SHORT, World, new_id
 
 KINDS = ("checkpoint", "restore", "retire", "forget", "resume")
 SETTINGS = {"control_timeout_s": 30.0, "prepare_timeout_s": 300.0}
@@ -178,7 +178,7 @@ def test_withdrawal_hangs(tmp_path: Path) -> None:
 
 async def test_a_fenced_controller_stops(new_world: NewWorld) -> None:
     """S7: a body whose operation was taken over is cancelled with Fenced, and nothing is sent."""
-    world = new_world(2)
+    world = new_world(2, **SHORT)
     with pytest.raises(Fenced) as caught:
         async with world.coordinator.prepared("mine"):
             world.journal.claim(world.run, "mine", owner="other")

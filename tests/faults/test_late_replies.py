@@ -21,7 +21,7 @@ from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Late, Stubborn
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, running_loop, simulate
-from tests.faults.world import World, new_id
+from tests.faults.world import SHORT, World, new_id
 
 VERBS = ("prepare", "renew", "commit", "restore", "retire", "forget", "resume")
 
@@ -75,7 +75,7 @@ async def test_b24_all_failures_are_reported_and_nothing_stays(
 @pytest.mark.parametrize("verb", VERBS)
 async def test_b35_dead_beside_hanging(new_world: NewWorld, verb: str) -> None:
     """B35: a dead actor's own error stands beside the timeout of a hanging one, in bounded time."""
-    world = new_world(3)
+    world = new_world(3, **SHORT)
     dead = ActorDiedError("dead")
     world.actors[0].always[verb] = dead
     world.actors[1].always[verb] = HANG
@@ -156,7 +156,7 @@ async def test_b29_late_acknowledgement_of_an_expired_checkpoint(
     new_world: NewWorld, journal: Journal
 ) -> None:
     """B29: a reply to s1 that comes while s2 runs, be it an error, is seen by neither."""
-    world = new_world(2, journal=journal)
+    world = new_world(2, journal=journal, **SHORT)
     late = GymCheckpointPrepareSummary(True, {}, ())
     world.actors[0].scripts["prepare"] = [Stubborn(0.2, late)]
     world.actors[1].scripts["prepare"] = [Stubborn(0.25, RuntimeError("late failure"))]
@@ -187,7 +187,7 @@ async def test_b30_each_reference_is_cancelled_once(
     new_world: NewWorld, cancelled: list[Any], verb: str
 ) -> None:
     """B30: whatever is no longer waited for is cancelled once, and a failing hook is no matter."""
-    world = new_world(3, gives_futures=True)
+    world = new_world(3, gives_futures=True, **SHORT)
     for actor in world.actors:
         actor.always[verb] = HANG
     for number in range(3):
@@ -216,7 +216,7 @@ async def test_b30_cancelled_caller_cancels_its_calls(
 
 async def test_restart_only_servers_is_bounded(new_world: NewWorld, cancelled: list[Any]) -> None:
     """The question about restart-only servers names every instance that did not answer well."""
-    world = new_world(6)
+    world = new_world(6, **SHORT)
     bad: list[Any] = [HANG, RuntimeError("no"), "tools", [5], {"tools": 1}]
     for actor, answer in zip(world.actors[1:], bad, strict=True):
         actor.always["restart_only_servers"] = lambda a=answer: a

@@ -16,12 +16,12 @@ from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, Late, RayActorError
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, simulate
-from tests.faults.world import World, new_id, until
+from tests.faults.world import SHORT, World, new_id, until
 
 
 async def test_b1_renewal_hangs_in_a_slow_body(new_world: NewWorld, journal: Journal) -> None:
     """B1: a renewal that never answers ends a slow body with the renewal's error, and soon."""
-    world = new_world(1, journal=journal)
+    world = new_world(1, journal=journal, **SHORT)
     actor = world.actors[0]
     actor.scripts["renew"] = [None]
     actor.always["renew"] = HANG
@@ -38,7 +38,7 @@ async def test_b1_renewal_hangs_in_a_slow_body(new_world: NewWorld, journal: Jou
 
 async def test_b1_first_renewal_hangs(new_world: NewWorld) -> None:
     """B1: the body is not entered if the renewal before it hangs."""
-    world = new_world(3)
+    world = new_world(3, **SHORT)
     world.actors[1].always["renew"] = HANG
     with pytest.raises(GymCheckpointOperationError) as caught:
         async with world.coordinator.prepared("never"):
@@ -73,7 +73,8 @@ def test_b1_b5_any_lost_lease_ends_the_body(
     victim = data.draw(st.integers(0, count - 1))
 
     async def main() -> None:
-        world = World(count, clock=LoopClock(), control_timeout_s=control_s, fenced=True)
+        budgets = {"control_timeout_s": control_s, "prepare_timeout_s": control_s}
+        world = World(count, clock=LoopClock(), fenced=True, **budgets)
         actor = world.actors[victim]
         actor.scripts["renew"] = [None] * good_rounds
         actor.always["renew"] = TROUBLE[trouble]
@@ -105,7 +106,7 @@ async def test_b5_actor_dies_while_its_lease_is_renewed(
     new_world: NewWorld, journal: Journal
 ) -> None:
     """B5: a dead actor ends the snapshot as transient, and its peer is reopened."""
-    world = new_world(2, journal=journal)
+    world = new_world(2, journal=journal, **SHORT)
     world.actors[1].scripts["renew"] = [None]
     dead = RayActorError("the actor is dead")
     world.actors[1].fail_from("renew", dead)
@@ -124,7 +125,7 @@ async def test_b5_actor_dies_while_its_lease_is_renewed(
 
 async def test_b5_both_die_and_the_body_waits_for_one(new_world: NewWorld) -> None:
     """B5: where all actors are dead, that is the error, and the operation has ended."""
-    world = new_world(3)
+    world = new_world(3, **SHORT)
     for actor in world.actors:
         actor.scripts["renew"] = [None]
         actor.fail_from("renew", ActorDiedError("dead"))
@@ -203,7 +204,7 @@ async def test_renew_by_hand(new_world: NewWorld) -> None:
 
 async def test_body_that_swallows_the_cancellation(new_world: NewWorld) -> None:
     """A body that goes on after its lease was lost still ends with the renewal's error."""
-    world = new_world(1)
+    world = new_world(1, **SHORT)
     world.actors[0].scripts["renew"] = [None]
     world.actors[0].always["renew"] = AttributeError("restarted empty")
     with pytest.raises(GymCheckpointOperationError) as caught:
@@ -218,7 +219,7 @@ async def test_body_that_swallows_the_cancellation(new_world: NewWorld) -> None:
 
 async def test_body_in_a_task_group(new_world: NewWorld) -> None:
     """A task group inside of the body is cancelled as a whole, and the renewal's error leaves."""
-    world = new_world(1)
+    world = new_world(1, **SHORT)
     world.actors[0].scripts["renew"] = [None]
     world.actors[0].always["renew"] = AttributeError("restarted empty")
     ended: list[str] = []
@@ -238,7 +239,7 @@ async def test_body_in_a_task_group(new_world: NewWorld) -> None:
 
 async def test_outer_cancellation_beside_a_lost_lease(new_world: NewWorld) -> None:
     """A caller that is cancelled while its lease is lost sees its own cancellation leave."""
-    world = new_world(1)
+    world = new_world(1, **SHORT)
     world.actors[0].scripts["renew"] = [None]
     world.actors[0].always["renew"] = AttributeError("restarted empty")
 

@@ -20,7 +20,7 @@ from gymckpt.journal import Journal
 from tests.fakes import HANG, FakeActor, Late
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, simulate
-from tests.faults.world import World, episode, new_id
+from tests.faults.world import SHORT, World, episode, new_id
 
 
 @pytest.mark.parametrize("blockers", [{"agent": ("rollout-1",)}, {}, {"agent": ()}])
@@ -180,7 +180,7 @@ async def test_not_ready_does_not_wait_for_the_whole_prepare(new_world: NewWorld
 
 async def test_not_ready_travels(new_world: NewWorld) -> None:
     """The error that leaves can be pickled with blockers and notes as it is."""
-    world = new_world(1)
+    world = new_world(1, **SHORT)
     world.actors[0].always |= {
         "prepare": GymCheckpointPrepareSummary(False, {"agent": ("r1",)}),
         "resume": HANG,

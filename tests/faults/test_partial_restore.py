@@ -17,7 +17,7 @@ from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, Ghost, Immediate, Late
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, running_loop, simulate
-from tests.faults.world import World, new_id, until
+from tests.faults.world import SHORT, World, new_id, until
 
 FAILURES: dict[str, Any] = {
     "raises": RuntimeError("cannot install"),
@@ -39,7 +39,7 @@ async def test_b9_restore_fails_on_one_of_two(
     new_world: NewWorld, journal: Journal, failure: str, gives_futures: bool
 ) -> None:
     """B9: both get one restore, one retire of the next attempts and one resume under its id."""
-    world = new_world(2, journal=journal, gives_futures=gives_futures)
+    world = new_world(2, journal=journal, gives_futures=gives_futures, **SHORT)
     world.actors[1].always["restore"] = FAILURES[failure]
     manifest = world.manifest("source", each=3)
     with pytest.raises(GymCheckpointOperationError) as caught:

@@ -33,6 +33,9 @@ CLOSING = ("prepare", "restore")
 STANDING = ("committed", "resuming", "resumed")
 """The states in which a checkpoint's manifest exists."""
 
+SHORT: dict[str, Any] = {"control_timeout_s": 0.05, "prepare_timeout_s": 0.05}
+"""Settings for scenarios in real time that wait for a timeout or for renewals."""
+
 _numbers = itertools.count(1)
 
 
@@ -54,7 +57,7 @@ def episode(name: str, attempt: int = 0) -> EnvironmentEpisode:
 
 
 class World:
-    """Everything that one scenario needs, with short timeouts."""
+    """Everything that one scenario needs."""
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class World:
         self.journal = MemoryJournal() if journal is None else journal
         self.base = root
         self.run = new_id("run")
-        self.settings = {"control_timeout_s": 0.05, "prepare_timeout_s": 0.05} | settings
+        self.settings = {"control_timeout_s": 2.0, "prepare_timeout_s": 2.0} | settings
         self.fenced_off: set[str] = set()
         """Operations that another controller has taken over: theirs need not be reopened here."""
         self._coordinator: GymCheckpointCoordinator | None = None
