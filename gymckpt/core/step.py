@@ -321,19 +321,25 @@ _TIMERS: Mapping[str, Callable[[Work, str], None]] = {
 
 
 def _run_conditions(work: Work) -> None:
-    """Fire what the chart's joint conditions say, first match first, until none holds."""
-    for _ in work.operation.declared.states:  # a chart cannot pass through a state twice here
-        operation = work.operation
-        holding = (
-            (condition, trigger)
-            for condition, trigger in operation.row.when.items()
-            if timing.CONDITIONS[condition](operation, work.now)
-        )
-        condition, trigger = next(holding, ("", ""))
-        if not trigger:
-            return
-        call = RENEW if condition == "lease_lost" else operation.phase_call
-        _take(work, trigger, _cause_facts(operation, str(call)) if _gives_up(condition) else {})
+    """
+    Fire what the chart's joint conditions say, first match first, until none holds.
+
+    It ends: in no chart do the edges that conditions take lead back to where they began.
+    """
+    while (found := _holding(work)) is not None:
+        condition, trigger = found
+        call = RENEW if condition == "lease_lost" else work.operation.phase_call
+        given_up = _gives_up(condition)
+        _take(work, trigger, _cause_facts(work.operation, str(call)) if given_up else {})
+
+
+def _holding(work: Work) -> tuple[str, str] | None:
+    """Return the first condition of the present state that holds, with its trigger."""
+    operation = work.operation
+    for condition, trigger in operation.row.when.items():
+        if timing.CONDITIONS[condition](operation, work.now):
+            return condition, trigger
+    return None
 
 
 def _gives_up(condition: str) -> bool:

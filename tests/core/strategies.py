@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gymckpt.core.entry import Entry
+from gymckpt.core.settings import CALLS, RetryPolicy
 from tests.core.driver import DEAD, FATAL, SHAKY, World, settings
 from tests.core.histories import OPERATION_CHARTS, opened
 
@@ -51,3 +52,11 @@ def _act(world: World, act: str, which: int) -> None:
 def histories() -> st.SearchStrategy[list[Entry]]:
     """Draw what was recorded in a random world."""
     return worlds().map(lambda world: list(world.entries))
+
+
+def policies() -> st.SearchStrategy[dict[str, RetryPolicy]]:
+    """Draw how some calls are retried."""
+    policy = st.builds(
+        RetryPolicy, attempts=st.integers(1, 3), pause_s=st.sampled_from((0.0, 0.5, 5.0))
+    )
+    return st.dictionaries(st.sampled_from(sorted(CALLS)), policy, max_size=4)

@@ -348,3 +348,16 @@ def test_the_first_lease_to_end_is_the_one_that_counts(
     assert world.operation.entered_at_s == pytest.approx(first_s, abs=1e-3)
     assert world.operation.cause is not None
     assert world.operation.cause.trigger == "lose_lease"
+
+
+def test_leases_that_end_together_are_counted() -> None:
+    """Of two renewals in trouble one that is answered leaves the other's lease endangered."""
+    world = in_round(count=3)
+    world.fail("renew", 0, 1)
+    world.answer("renew", 2)
+    assert endangered(world) == {10.0: 2}
+    world.wait(ROUND_S)
+    world.answer("renew", 0)
+    assert endangered(world) == {10.0: 1}
+    world.answer("renew", 1)
+    assert endangered(world) == {}

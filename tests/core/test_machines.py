@@ -25,11 +25,12 @@ from hypothesis.stateful import (
 )
 
 from gymckpt.chart import load_chart
-from gymckpt.core.settings import RetryPolicy, Settings
+from gymckpt.core.settings import Settings
 from gymckpt.errors import IllegalTransition, InvariantViolated
 from tests.core.driver import DEAD, FATAL, SHAKY, TAKEN, Transition, World, all_transitions, names
 from tests.core.histories import CALL_HISTORIES, bring_about, opened, reached
 from tests.core.promises import Promises
+from tests.core.strategies import policies
 
 FILE_TRIGGERS = frozenset({"sealed", "seal_failed", "withdrawn", "withdraw_failed"})
 TIMERS = (
@@ -53,10 +54,6 @@ OUTCOMES: tuple[tuple[str, Any], ...] = (
 def numbers(draw: st.DrawFn) -> Settings:
     """Draw settings of any scale whose parts are within a few times of each other."""
     control_s = draw(st.sampled_from((0.05, 1.0, 10.0)))
-    policies = st.builds(
-        RetryPolicy, attempts=st.integers(1, 3), pause_s=st.sampled_from((0.0, 0.5, 5.0))
-    )
-    calls = st.sampled_from(("prepare", "renew", "commit", "restore", "retire", "forget", "resume"))
     return Settings(
         control_timeout_s=control_s,
         prepare_timeout_s=control_s * draw(st.sampled_from((0.5, 1.0, 8.0))),
@@ -64,7 +61,7 @@ def numbers(draw: st.DrawFn) -> Settings:
         settle_s=draw(st.sampled_from((0.0, 1.0))),
         lease_grace_s=control_s * draw(st.sampled_from((0.1, 10.0))),
         sweep_interval_s=control_s * draw(st.sampled_from((0.5, 3.0))),
-        retries=draw(st.dictionaries(calls, policies, max_size=4)),
+        retries=draw(policies()),
     )
 
 

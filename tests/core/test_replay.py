@@ -354,3 +354,11 @@ def test_an_ask_of_a_call_that_the_state_does_not_send_is_refused() -> None:
         facts={"deadline_ts": last.ts},
     )
     assert "'discarding' sends no prepare" in str(refused([*world.entries, ask]))
+
+
+@pytest.mark.parametrize("deadline", ["1700000100.0", True, None, 1e999, 10**400])
+def test_a_deadline_that_is_no_instant_is_refused(deadline: object) -> None:
+    """The deadline of an ask is a finite number of epoch seconds."""
+    entries = reached("checkpoint", "preparing").entries
+    wrong = attrs.evolve(entries[2], facts={"deadline_ts": deadline})
+    assert seq_of(refused([*entries[:2], wrong, *entries[3:]])) == 3

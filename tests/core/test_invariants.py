@@ -1,0 +1,184 @@
+"""
+Every named check can fail, and says what is wrong.
+
+No event makes `step` break most of them: they are there for a core that has a defect, and for logs
+that no core has written. So the states here are forged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from gymckpt.chart import load_chart
+from gymckpt.core.entry import Entry
+from gymckpt.core.invariants import CHECKS, require_invariants
+from gymckpt.core.operation import OperationState
+from gymckpt.errors import InvariantViolated
+from tests.core.driver import World
+from tests.core.histories import OPERATION_CHARTS, reached
+
+Lived = tuple[OperationState, Entry, OperationState]
+"""A state, an entry, and the state after it."""
+
+
+def lived(world: World, trigger: str) -> Lived:
+    """Return the latest entry that a world's operation took for a trigger, with its states."""
+    at = max(i for i, e in enumerate(world.entries) if (e.instance, e.trigger) == (None, trigger))
+    return world.replayed(at), world.entries[at], world.replayed(at + 1)
+
+
+def without(state: OperationState, call: str) -> OperationState:
+    """Return a state in which a call was never sent."""
+    return attrs.evolve(state, calls={k: v for k, v in state.calls.items() if k != call})
+
+
+def _entry(**changes: Any) -> Callable[[], Lived]:
+    def forge() -> Lived:
+        before, entry, after = lived(reached("checkpoint", "committing"), "commit")
+        return before, attrs.evolve(entry, **changes), after
+
+    return forge
+
+
+def _lost(*path: str, trigger: str, call: str, chart: str = "checkpoint") -> Callable[[], Lived]:
+    """Forge a history in which the call of some state was never sent."""
+
+    def forge() -> Lived:
+        before, entry, after = lived(reached(chart, *path), trigger)
+        return without(before, call), entry, without(after, call)
+
+    return forge
+
+
+def _no_root() -> Lived:
+    before, entry, after = lived(reached("checkpoint", "committing"), "commit")
+    return before, entry, attrs.evolve(after, root=None)
+
+
+def _not_withdrawn() -> Lived:
+    world = reached("checkpoint", "committing", "discarding", "discarded")
+    before, entry, after = lived(world, "all_settled")
+    return attrs.evolve(before, file="failed"), entry, after
+
+
+def _withdrawn_from_nothing() -> Lived:
+    world = reached("checkpoint", "committing", "discarding", "discarded")
+    before, entry, after = lived(world, "withdrawn")
+    return attrs.evolve(before, file="none"), entry, after
+
+
+def _prepare_after_resume() -> Lived:
+    world = reached("checkpoint", "discarding")
+    ask = next(entry for entry in world.entries if (entry.call, entry.ask) == ("prepare", 1))
+    return world.operation, ask, world.operation
+
+
+def _commit_under_a_lost_lease() -> Lived:
+    world = reached("checkpoint", "committing")
+    ask = next(entry for entry in world.entries if entry.call == "commit")
+    endangered = attrs.evolve(world.operation, endangered={0.0: 1})
+    return endangered, ask, endangered
+
+
+VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
+    "S6-seq": [
+        ("of 'op-1' of run 'run'", _entry(run="other")),
+        ("of 'op-1' of run 'run'", _entry(operation_id="op-2")),
+        ("entry 99 follows entry", _entry(seq=99)),
+        ("of epoch 0 follows one of epoch 1", _entry(epoch=0)),
+        ("of -1.0 s follows one of 0.0 s", _entry(at_s=-1.0)),
+    ],
+    "S6-source": [("it starts in 'open', not in 'parked'", _entry(source="open"))],
+    "S6-ask": [("'parked' sends no prepare", _entry(instance="i", call="prepare", trigger="ask"))],
+    "S6-condition": [
+        (
+            "all_answered does not hold",
+            _lost("confirming", trigger="all_answered", call="prepare"),
+        )
+    ],
+    "S1-park-before-commit": [
+        ("with 0 of 2 parked", _lost("committing", trigger="commit", call="prepare")),
+        ("with 2 of 2 parked and 0 of 2", _lost("committing", trigger="commit", call="renew")),
+        ("a lease must be presumed lost", _commit_under_a_lost_lease),
+    ],
+    "S2-manifest-last": [
+        ("with 0 of 2 committed", _lost("sealing", trigger="all_answered", call="commit")),
+        ("without a directory", _no_root),
+    ],
+    "S2-manifest-settled": [("the withdrawal of the manifest is failed", _not_withdrawn)],
+    "S2-withdrawal": [("the manifest is 'none'", _withdrawn_from_nothing)],
+    "S3-everything-reopens": [
+        ("with 0 of 2 reopened", _lost("resumed", trigger="all_settled", call="resume"))
+    ],
+    "S4-no-act-after-end": [
+        ("prepare is sent to main/replica-0 after resume", _prepare_after_resume)
+    ],
+    "S5-retired-before-reopened": [
+        (
+            "with 0 of 2 asked to retire",
+            _lost("discarding", trigger="all_settled", call="retire", chart="restore"),
+        )
+    ],
+}
+"""Check to histories that break it, with what it says of each."""
+
+
+def test_every_check_is_shown_a_violation() -> None:
+    """No check is without a history that breaks it."""
+    assert list(VIOLATIONS) == [name for name, _ in CHECKS]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "forge"),
+    [
+        pytest.param(name, message, forge, id=f"{name}: {message}")
+        for name, forged in VIOLATIONS.items()
+        for message, forge in forged
+    ],
+)
+def test_a_violation_is_found(name: str, message: str, forge: Callable[[], Lived]) -> None:
+    """Each check finds the history that breaks it, and says with numbers what is wrong."""
+    problem = dict(CHECKS)[name](*forge())
+    assert problem is not None
+    assert message in problem
+
+
+def test_the_error_names_check_operation_and_entry() -> None:
+    """Whoever reads the error knows which promise, of which operation, at which entry."""
+    forged = _withdrawn_from_nothing()
+    with pytest.raises(InvariantViolated) as caught:
+        require_invariants(*forged)
+    assert caught.value.invariant == "S2-withdrawal"
+    assert f"operation 'op-1', entry {forged[1].seq} (withdrawn): " in str(caught.value)
+
+
+def test_withdrawing_in_vain_is_refused() -> None:
+    """Nobody can withdraw a manifest that was never to be written, or is gone already."""
+    world = reached("checkpoint", "preparing", "discarding")
+    with pytest.raises(InvariantViolated, match="S2-withdrawal"):
+        world.verb("withdraw")
+    assert not world.jobs
+    world = reached("checkpoint", "committing", "discarding")
+    world.end_file("withdraw", well=True)
+    with pytest.raises(InvariantViolated, match="S2-withdrawal"):
+        world.verb("withdraw")
+
+
+@pytest.mark.parametrize("chart", OPERATION_CHARTS)
+def test_conditions_lead_nowhere_twice(chart: str) -> None:
+    """The edges that joint conditions take form no cycle, so that running them ends."""
+    states = load_chart(chart).states
+    onward = {
+        name: {edge.to for trigger in row.when.values() for edge in row.on[trigger]}
+        for name, row in states.items()
+    }
+    for start in states:
+        reachable, waiting = set[str](), [start]
+        while waiting:
+            waiting += onward[waiting.pop()] - reachable
+            reachable.update(waiting)
+        assert start not in reachable

@@ -1,0 +1,231 @@
+"""What an operation can be opened with, and what its settings may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gymckpt.core.events import FailureRecord
+from gymckpt.core.settings import RetryPolicy, Settings, require_duration, require_policies
+from tests.core.driver import World, names, settings
+from tests.core.strategies import policies
+
+DURATIONS = (
+    "control_timeout_s",
+    "prepare_timeout_s",
+    "reply_grace_s",
+    "settle_s",
+    "lease_grace_s",
+    "sweep_interval_s",
+)
+MAY_BE_ZERO = {"reply_grace_s", "settle_s"}
+
+
+# --- operations ---------------------------------------------------------------------------------
+
+
+def test_an_opening_names_everything_that_a_replay_needs() -> None:
+    """The opening entry holds chart, version, instances and settings beside the caller's facts."""
+    world = World("restore", 2, facts={"inventory": {"a": 1}})
+    (entry,) = world.entries
+    assert (entry.seq, entry.epoch, entry.source, entry.dest) == (1, 1, "", "open")
+    assert entry.facts == {
+        "inventory": {"a": 1},
+        "chart": "restore",
+        "chart_version": 1,
+        "instances": list(names(2)),
+        "settings": settings().to_facts(),
+    }
+    assert (world.asks, world.timers) == ([], {})
+
+
+def test_a_wire_id_may_differ_from_the_operations() -> None:
+    """Instances know an operation by its own id, unless its opening names another."""
+    assert World("checkpoint").operation.wire_id == "op-1"
+    sweep = World("sweep", facts={"call": "retire", "wire_id": "restore-1"})
+    assert sweep.operation.wire_id == "restore-1"
+
+
+@pytest.mark.parametrize("call", ["retire", "forget", "resume"])
+def test_a_sweep_sends_the_call_that_its_opening_names(call: str) -> None:
+    """A chart that leaves its call open gets it from the opening."""
+    world = World("sweep", facts={"call": call})
+    world.verb("run")
+    assert {ask.call for ask in world.asks} == {call}
+    world.answer(call)
+    assert world.operation.state == "done"
+
+
+@pytest.mark.parametrize("call", ["prepare", "restore", "commit", "renew", "nonsense", None, 1])
+def test_a_sweep_cannot_close_instances(call: object) -> None:
+    """A call that would have to be followed by a resume, or that is none, is no sweep."""
+    with pytest.raises(ValueError, match="sends one of forget, resume, retire, not"):
+        World("sweep", facts={"call": call})
+
+
+def test_a_sweep_must_name_its_call() -> None:
+    """An opening that names no call is refused, before anything is sent."""
+    with pytest.raises(ValueError, match="not None"):
+        World("sweep")
+
+
+@pytest.mark.parametrize(
+    ("instances", "error", "message"),
+    [
+        ([], ValueError, "without instances"),
+        (["a", "b", "a"], ValueError, "names each instance once; twice: a"),
+        (["a", ""], TypeError, "a list of ids"),
+        (["a", 7], TypeError, "a list of ids"),
+    ],
+)
+def test_bad_instances_are_refused(
+    instances: list[Any], error: type[Exception], message: str
+) -> None:
+    """An operation concerns at least one instance, and each once."""
+    with pytest.raises(error, match=message):
+        World("checkpoint", instances)
+
+
+@pytest.mark.parametrize("chart", ["call", "participant", "nonsense"])
+def test_only_operation_charts_are_run(chart: str) -> None:
+    """Charts of calls and participants are none that an operation can run."""
+    with pytest.raises(ValueError, match="chart"):
+        World(chart)
+
+
+def test_a_commit_names_its_directory() -> None:
+    """A commit whose directory is no text is refused, and nothing is sent."""
+    world = World("checkpoint", 1)
+    for _ in range(3):
+        world.go_on()
+    assert world.operation.state == "parked"
+    sent = len(world.sent)
+    with pytest.raises(TypeError, match="root is a text, not None"):
+        world.verb("commit", root=None)
+    assert (world.operation.state, len(world.sent)) == ("parked", sent)
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+@given(
+    durations=st.fixed_dictionaries(
+        {name: st.floats(0.001, 1e6) | st.integers(1, 1_000) for name in DURATIONS}
+    ),
+    retries=policies(),
+)
+def test_settings_survive_their_facts(
+    durations: dict[str, float], retries: dict[str, RetryPolicy]
+) -> None:
+    """Settings that were written into an opening entry are read back equal."""
+    numbers = Settings(**durations, retries=retries)
+    assert Settings.from_facts(numbers.to_facts()) == numbers
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, -math.inf, 10**400])
+def test_durations_out_of_range_are_refused(name: str, value: float) -> None:
+    """A duration is finite and not negative, and the error names it."""
+    with pytest.raises(ValueError, match=f"{name} must be finite"):
+        settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize("value", [True, "1", None])
+def test_durations_of_another_type_are_refused(name: str, value: object) -> None:
+    """A duration is a number; a bool and a text are none."""
+    with pytest.raises(TypeError, match=f"{name} is a number of seconds, not"):
+        settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_only_grace_and_settling_may_be_zero(name: str) -> None:
+    """A budget of nothing is refused; grace and settling time may be nothing."""
+    if name in MAY_BE_ZERO:
+        assert getattr(settings(**{name: 0}), name) == 0
+    else:
+        with pytest.raises(ValueError, match=f"{name} must be finite and positive, got 0"):
+            settings(**{name: 0})
+
+
+def test_durations_are_floats() -> None:
+    """A whole number of seconds counts as the same float."""
+    assert require_duration(3, "x") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("attempts", "pause_s", "error"),
+    [
+        (0, 1.0, ValueError),
+        (-1, 1.0, ValueError),
+        (1.0, 1.0, TypeError),
+        (True, 1.0, TypeError),
+        (1, -1.0, ValueError),
+        (1, "1", TypeError),
+    ],
+)
+def test_bad_policies_are_refused(attempts: Any, pause_s: Any, error: type[Exception]) -> None:
+    """A call is sent at least once, and rests for a duration."""
+    with pytest.raises(error):
+        RetryPolicy(attempts=attempts, pause_s=pause_s)
+
+
+@pytest.mark.parametrize(
+    ("raw", "error", "message"),
+    [
+        (None, TypeError, "retry maps calls to policies; got NoneType"),
+        (
+            {"prepair": RetryPolicy(attempts=1, pause_s=0)},
+            ValueError,
+            "'prepair', which is no call",
+        ),
+        ({"prepare": 3}, TypeError, r"retry\['prepare'\] is a RetryPolicy, not int"),
+    ],
+)
+def test_bad_policy_mappings_are_refused(raw: object, error: type[Exception], message: str) -> None:
+    """Policies are given by call, and only for calls that exist."""
+    with pytest.raises(error, match=message):
+        require_policies(raw)
+
+
+def test_policy_mappings_are_copied() -> None:
+    """What the caller does to its mapping later changes nothing."""
+    raw = {"prepare": RetryPolicy(attempts=2, pause_s=0.5)}
+    taken = require_policies(raw)
+    raw.clear()
+    assert taken == {"prepare": RetryPolicy(attempts=2, pause_s=0.5)}
+
+
+def test_calls_without_a_policy_are_sent_once() -> None:
+    """A call that has no policy is not retried; a renewal rests a round before it is."""
+    numbers = settings()
+    assert numbers.retry("prepare") == RetryPolicy(attempts=1, pause_s=0.0)
+    assert numbers.retry("renew").pause_s == numbers.renew_interval_s
+    assert (numbers.tries("prepare"), numbers.tries("resume")) == (1, 2)
+    assert numbers.tries("renew") == math.inf
+
+
+def test_budgets_follow_the_chart() -> None:
+    """Prepare has a budget of its own, every other call the control budget."""
+    numbers = settings()
+    assert (numbers.budget_s("prepare"), numbers.budget_s("control")) == (100.0, 10.0)
+    assert numbers.budget_s(None) == 10.0
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("type", 1), ("text", None), ("transient", 1), ("dead", "no")]
+)
+def test_failures_are_plain_records(field: str, value: object) -> None:
+    """A failure that is read from a journal has texts and bools, or is none."""
+    plain: dict[str, Any] = {"type": "E", "text": "t", "transient": True, "dead": False}
+    assert attrs.asdict(FailureRecord(**plain)) == plain
+    with pytest.raises(TypeError, match=field):
+        FailureRecord(**{**plain, field: value})
