@@ -365,3 +365,10 @@ def test_a_takeover_withdraws_again() -> None:
     world.take_over()
     world.end_file("withdraw", well=True)
     assert (world.operation.state, world.manifest) == ("discarded", False)
+
+
+def test_a_takeover_of_what_has_ended_does_nothing() -> None:
+    """There is nothing to go on with in an operation that has ended."""
+    world = reached("checkpoint", "preparing", "discarding", "discarded")
+    taken = world.take_over()
+    assert (taken.entries, taken.effects) == ((), ())
