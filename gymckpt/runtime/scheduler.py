@@ -136,6 +136,10 @@ class Scheduler:
         self._stopped_by: BaseException | None = None
         self._spans = StateSpans()
         self._queue: deque[_Queued] = deque()
+        self._batch: list[_Queued] = []
+        """What is being stepped through and recorded."""
+        self._effects: deque[Effect] = deque()
+        """What its entries allow and was not performed yet."""
         self._drain_task: asyncio.Task[None] | None = None
         self._timers = Timers(self._fire)
         self._beating: asyncio.Task[None] | None = None
@@ -348,17 +352,22 @@ class Scheduler:
             self._drain_task.add_done_callback(self._end_drain)
 
     def _end_drain(self, drain: asyncio.Task[None]) -> None:
-        """Begin anew where a loop that is being shut down cancelled the drain before it began."""
-        if drain.cancelled() and self._queue and not self.stopped:
+        """Begin anew where an interrupt, or a loop that is being shut down, cut the drain short."""
+        if not drain.cancelled() and drain.exception() is None:
+            return
+        self._queue.extendleft(reversed(self._batch))
+        self._batch.clear()
+        if (self._queue or self._effects) and not self.stopped:
             self._begin_drain()
 
     async def _drain(self) -> None:
         """Work through the queue until it is empty."""
         try:
+            self._act()
             while self._queue and not self.stopped:
-                batch = list(self._queue)
+                self._batch = list(self._queue)
                 self._queue.clear()
-                await self._take(batch)
+                await self._take(self._batch)
             if self._ledger.behind and self.released and not self._timers.runs("record"):
                 await self._catch_up()
         except Exception as error:
@@ -375,10 +384,12 @@ class Scheduler:
             steps = self._go_on_unrecorded(steps, failure)
         if not self.stopped:
             self.operation = steps[-1].operation if steps else self.operation
+            self._effects.extend(effect for taken in steps for effect in taken.effects)
+            self._batch = []
             self._spans.follow(self.operation)
-            for effect in (effect for taken in steps for effect in taken.effects):
-                self._perform(effect)
+            self._act()
             self._wake()
+        self._batch = []
         _answer(answers)
 
     def _go_on_unrecorded(self, steps: list[Step], failure: JournalError) -> list[Step]:
@@ -441,6 +452,12 @@ class Scheduler:
             self._stop(error)
 
     # --- effects out ----------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        """Perform what is to be done; what an interrupt cuts short is done again."""
+        while self._effects:
+            self._perform(self._effects[0])
+            self._effects.popleft()
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, SendCall):
