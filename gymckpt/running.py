@@ -219,11 +219,12 @@ class Running:
 
     def error(self) -> BaseException:
         """Return what gave the operation up: its first cause, with the other facts as notes."""
-        if self.scheduler.interrupt is not None:
-            return self.scheduler.interrupt
+        cause = self.operation.cause
+        interrupt = self.scheduler.interrupt
+        if interrupt is not None and (cause is None or cause.trigger == "cancel"):
+            return interrupt
         if self.scheduler.fault is not None:
             return self.scheduler.fault
-        cause = self.operation.cause
         if cause is None:
             return OperationDiscarded(self.wire_id, f"it ended in {self.operation.state!r}")
         if cause.trigger == "seal_failed":
