@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymckpt.core.effects import CancelCall
+from gymckpt.core.effects import CancelCall, SendCall
+from gymckpt.errors import IllegalTransition, InvariantViolated
 from tests.core.driver import DEAD, FATAL, ROOT, SHAKY, World, settings
 from tests.core.histories import opened, reached, triggers_of
 
@@ -372,3 +373,75 @@ def test_a_takeover_of_what_has_ended_does_nothing() -> None:
     world = reached("checkpoint", "preparing", "discarding", "discarded")
     taken = world.take_over()
     assert (taken.entries, taken.effects) == ((), ())
+
+
+def test_a_takeover_with_nobody_to_ask_waits_for_the_file_alone() -> None:
+    """Where every instance is open again, only the withdrawal is waited for."""
+    world = reached("checkpoint", "committed")
+    world.verb("discard")
+    world.answer("resume")
+    world.take_over()
+    assert (set(world.timers), world.asks) == ({"budget.file"}, [])
+
+
+# --- the resume of a lone id --------------------------------------------------------------------
+
+
+def lone_resume(count: int = 2) -> World:
+    """Return a sweep that reopens an id which no operation of the journal has, at 0 s."""
+    world = World("sweep", count, numbers=settings(), facts={"call": "resume"})
+    world.verb("run")
+    return world
+
+
+def test_a_lone_resume_is_tried_twice_on_whom_does_not_answer() -> None:
+    """An instance that hangs is asked twice, with a whole budget each, and then it has failed."""
+    world = lone_resume()
+    world.answer("resume", 1)
+    world.wait_until(lambda world: world.operation.settled)
+    assert (world.at_s, world.operation.state) == (31.0, "failed")
+    assert [ask.ask for ask in world.sent_to("resume", 0)] == [1, 2]
+    assert not world.asks
+
+
+def test_a_lone_resume_that_fails_somewhere_is_owed_to_the_others() -> None:
+    """A dead actor does not shorten the tries at reopening another instance."""
+    world = lone_resume()
+    world.kill("resume", 0)
+    world.wait(3.0)
+    world.fail("resume", 1)
+    world.wait(1.0)
+    assert world.operation.state == "calling"
+    world.answer("resume", 1)
+    assert (world.at_s, world.operation.state) == (4.0, "failed")
+
+
+def test_a_late_answer_confirms_a_lone_resume() -> None:
+    """A lone resume is confirmed by an answer to its first ask, as any other."""
+    world = lone_resume(count=1)
+    world.wait(16.0)
+    world.reply(world.sent_to("resume")[0], "answered")
+    assert world.operation.state == "done"
+
+
+# --- replies that cannot be ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("instance", "call", "ask", "error"),
+    [
+        ("main/replica-0", "commit", 1, IllegalTransition),
+        ("main/replica-9", "prepare", 1, IllegalTransition),
+        ("main/replica-0", "prepare", 2, InvariantViolated),
+        ("main/replica-0", "prepare", 0, InvariantViolated),
+    ],
+)
+def test_a_reply_to_what_was_never_asked_is_refused(
+    instance: str, call: str, ask: int, error: type[Exception]
+) -> None:
+    """A reply of an instance, a call or an ask that does not exist changes nothing."""
+    world = reached("checkpoint", "preparing")
+    before, count = world.operation, len(world.entries)
+    with pytest.raises(error):
+        world.reply(SendCall(instance, call, ask, 0.0), "answered")
+    assert (world.operation, len(world.entries)) == (before, count)
