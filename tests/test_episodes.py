@@ -214,6 +214,14 @@ def test_an_operation_id_is_refused_or_fits_the_wire(value: str) -> None:
     assert len(value) <= 128
 
 
+def test_ids_may_be_as_long_as_file_names_allow() -> None:
+    """240 characters leave room for the longest attempt in a file name of 255 bytes; 241 do not."""
+    assert len(EnvironmentEpisode("r" * 240, 10**9 - 1).capture_key) < 255
+    assert require_instance_id("a" * 240 + "/replica-0")
+    with pytest.raises(ValueError, match="at most 240"):
+        require_rollout_id("r" * 241)
+
+
 def test_operation_ids_have_their_bounds() -> None:
     """128 characters are an id, none and 129 are not; the error calls the id what it is."""
     assert require_operation_id("x" * 128)
@@ -272,5 +280,6 @@ def test_a_shard_name_is_refused_or_one_plain_component(value: str) -> None:
     except ValueError:
         return
 
+    assert require_shard(value) == value
     assert (Path("/root") / value).resolve() == Path("/root", value)
     assert re.match(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z", value)

@@ -127,6 +127,38 @@ def test_a_stand_in_keeps_the_traceback_as_text() -> None:
     assert "test_a_stand_in_keeps_the_traceback_as_text" in stand_in.traceback_text
 
 
+@pytest.mark.parametrize("dumps", PICKLERS.values(), ids=PICKLERS)
+def test_an_ordinary_failure_keeps_its_class(dumps: Callable[[Any], bytes]) -> None:
+    """A failure that can be pickled is itself on the other side, with its arguments and notes."""
+    failure = ConnectionResetError(104, "reset by peer")
+    failure.add_note("asked twice")
+
+    arrived = travelled(GymCheckpointOperationError("renew", {"a": failure}), dumps).failures["a"]
+
+    assert type(arrived) is ConnectionResetError
+    assert arrived.args == failure.args
+    assert arrived.__notes__ == ["asked twice"]
+
+
+def test_a_stand_in_stays_what_it_is() -> None:
+    """A stand-in is neither tamed again nor changed by further trips."""
+    stand_in = RemoteFailure("OddError", "what it said", "Traceback: …")
+    error = GymCheckpointOperationError("renew", {"a": stand_in})
+
+    twice = travelled(travelled(error, pickle.dumps), cloudpickle.dumps).failures["a"]
+
+    assert tame(stand_in) is stand_in
+    assert pack(stand_in).stand_in is stand_in
+    assert vars(twice) == vars(stand_in)
+
+
+def test_a_cancellation_is_not_tamed() -> None:
+    """S9: what cancels a task leaves as itself."""
+    cancelled = asyncio.CancelledError("stop")
+
+    assert tame(cancelled) is cancelled
+
+
 def test_a_failure_whose_class_is_missing_arrives_as_its_stand_in() -> None:
     """Where a failure's own module cannot be imported, its text takes its place."""
     packed = pack(TimeoutError("slow"))
@@ -225,6 +257,14 @@ def test_an_operation_error_names_its_failures_sorted_by_instance() -> None:
         "Gym checkpoint commit failed on 2 instance(s): "
         "a/replica-0: TimeoutError: slow; b/replica-0: ValueError: bad"
     )
+
+
+@pytest.mark.parametrize(("count", "end"), [(5, "ValueError: 4"), (6, "; and 1 more")])
+def test_five_failures_are_named_and_the_rest_counted(count: int, end: str) -> None:
+    """A message says how many it leaves out, and says nothing when it leaves out none."""
+    failures = {f"a/replica-{index}": ValueError(index) for index in range(count)}
+
+    assert str(GymCheckpointOperationError("commit", failures)).endswith(end)
 
 
 def test_not_ready_without_any_blocker_says_so() -> None:
