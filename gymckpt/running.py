@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.operation import OperationState
 from gymckpt.core.settings import RESUME
+from gymckpt.diagnosis.explain import explain as explained
 from gymckpt.errors import (
     GymCheckpointOperationError,
     IllegalTransition,
@@ -30,6 +31,12 @@ from gymckpt.wording import guarded
 __all__ = ["BodyGuard", "Running"]
 
 logger = logging.getLogger("gymckpt")
+
+EXPLAIN_TIMEOUT_S = 2.0
+"""How long a failed operation may take to be explained."""
+
+EXPLAINED_MAX = 50_000
+"""How many entries an operation may have for that."""
 
 Calls = CheckpointCalls | RestoreCalls | SweepCalls
 
@@ -54,6 +61,7 @@ class Running:
         self.verb_tasks: set[asyncio.Task[object] | None] = set()
         """The tasks in which a verb waits for the operation and will raise its error."""
         self._cleanup_bound_s = cleanup_bound_s
+        self._summary = ""
 
     @property
     def operation(self) -> OperationState:
@@ -130,7 +138,7 @@ class Running:
         Raises:
             BaseException: `error`, or a cancellation that came meanwhile.
         """
-        cancelled = await self._cleaned_up(may_leave=False)
+        cancelled = await self._cleaned_up(may_leave=False, explain=error is not None)
         self._raise_interrupt(error)
         if error is None and self.scheduler.stopped:
             error = self.scheduler.fault  # fenced: whoever drives it now also reopens
@@ -139,6 +147,8 @@ class Running:
                 raise cancelled
             return
         self._note_unconfirmed(error)
+        if self._summary:
+            _note(error, f"explained: {self._summary}")
         if cancelled is not None:
             raise cancelled from error
         raise error
@@ -192,7 +202,9 @@ class Running:
             _note(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
 
-    async def _cleaned_up(self, *, may_leave: bool) -> asyncio.CancelledError | None:
+    async def _cleaned_up(
+        self, *, may_leave: bool, explain: bool = False
+    ) -> asyncio.CancelledError | None:
         """
         Wait until cleaning up was sent everywhere, and then until it was answered.
 
@@ -202,7 +214,7 @@ class Running:
         cancels = await self.scheduler.until_cleaning(self._cleanup_bound_s)
         cancelled = asyncio.CancelledError() if cancels else None
         waits_left = 1 - cancels if may_leave else 2 - cancels
-        ending = asyncio.ensure_future(self.scheduler.until_released())
+        ending = asyncio.ensure_future(self._released(explain=explain))
         try:
             while waits_left > 0 and not ending.done():
                 try:
@@ -214,6 +226,22 @@ class Running:
         finally:
             ending.cancel()
         return cancelled
+
+    async def _released(self, *, explain: bool) -> None:
+        """Wait until nobody need wait any longer, and then have it explained."""
+        await self.scheduler.until_released()
+        worth = self.operation.cause is not None and self.scheduler.fault is None
+        if explain and worth and self.operation.seq <= EXPLAINED_MAX:
+            self._summary = await self._explained()
+
+    async def _explained(self) -> str:
+        """Say in a line why the operation failed, as its journal tells; empty where it is slow."""
+        looking = asyncio.ensure_future(self.scheduler.look(lambda told: explained(told).summary))
+        done, _ = await asyncio.wait({looking}, timeout=EXPLAIN_TIMEOUT_S)
+        if not done:
+            looking.add_done_callback(_retrieve)
+            return ""
+        return "" if looking.exception() is not None else looking.result()
 
     # --- what went wrong ------------------------------------------------------------------------
 
@@ -292,6 +320,12 @@ class Running:
                 self.operation.settings.sweep_interval_s,
                 GymCheckpointOperationError(RESUME, failures),
             )
+
+
+def _retrieve(looking: asyncio.Future[str]) -> None:
+    """Look at what nobody waits for any more, so that it is not reported as lost."""
+    if not looking.cancelled():
+        looking.exception()
 
 
 def _note(error: BaseException, note: str) -> None:

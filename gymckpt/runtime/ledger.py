@@ -9,7 +9,8 @@ after all is recognised, since the same entries again are no error (`Journal.app
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
@@ -19,6 +20,8 @@ from gymckpt.runtime.worker import Recorder
 __all__ = ["Ledger"]
 
 logger = logging.getLogger("gymckpt")
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -109,6 +112,22 @@ class Ledger:
         except JournalError as error:
             logger.debug("operation %r: no sign of life: %s", operation.operation_id, error)
         return None
+
+    async def look(self, operation: OperationState, look: Callable[[Sequence[Entry]], T]) -> T:
+        """
+        Look at what the journal holds of an operation, off the event loop.
+
+        Args:
+            operation: The operation.
+            look: Given its entries; may take a while.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        journal = self._recorder.journal
+        return await self._recorder.run(
+            lambda: look(journal.read(operation.run, operation.operation_id))
+        )
 
     def keep_back(self, entries: Sequence[Entry]) -> None:
         """Remember entries that could not be recorded when they happened."""

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -67,6 +67,8 @@ from gymckpt.runtime.worker import Recorder, run_detached
 __all__ = ["Scheduler"]
 
 logger = logging.getLogger("gymckpt")
+
+T = TypeVar("T")
 
 HEARTBEAT = "heartbeat"
 """The timer of the signs of life; the core knows nothing of it."""
@@ -314,6 +316,18 @@ class Scheduler:
     def unrecorded(self) -> BaseException | None:
         """Why the journal does not hold all that happened, where it does not."""
         return self._stopped_by or (self._ledger.failure if self._ledger.behind else None)
+
+    async def look(self, look: Callable[[Sequence[Entry]], T]) -> T:
+        """
+        Look at the operation's history, off the event loop.
+
+        Args:
+            look: Given the entries that are durable.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        return await self._ledger.look(self.operation, look)
 
     def unconfirmed(self, call: str) -> dict[str, BaseException]:
         """Return the instances that failed `call` or left it unanswered, each with its failure."""
