@@ -445,3 +445,11 @@ def test_a_reply_to_what_was_never_asked_is_refused(
     with pytest.raises(error):
         world.reply(SendCall(instance, call, ask, 0.0), "answered")
     assert (world.operation, len(world.entries)) == (before, count)
+
+
+def test_an_ordinary_answer_has_no_effects() -> None:
+    """An answer that ends no phase, to a first ask, cancels nothing and starts nothing."""
+    world = reached("checkpoint", "preparing")
+    assert world.reply(world.latest("prepare", 0), "answered").effects == ()
+    world = discarding()
+    assert world.reply(world.latest("resume", 0), "answered").effects == ()
