@@ -55,6 +55,8 @@ class Server:
         self._run("initdb", "-D", data, "-U", "gymckpt", "-A", "trust", "-E", "UTF8", "--no-sync")
         (self.directory / "data" / "pg_hba.conf").write_text(_DOOR)
         self.start()
+        self.execute(f"CREATE ROLE locked SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
+        self.execute("CREATE ROLE reader LOGIN")
 
     def give(self, path: Path) -> None:
         """Let the server's user own a file or directory."""

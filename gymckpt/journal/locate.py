@@ -112,10 +112,8 @@ def _path_from(place: str) -> Path:
     if "://" not in place:
         return Path(place).expanduser()
     scheme = place.partition("://")[0]
-    if scheme != "sqlite":
-        raise ValueError(
-            f"journal URL {shown!r}: scheme {scheme!r:.40} is not known; give {_KNOWN}"
-        )
+    if scheme != "sqlite":  # what follows is not shown: a part of it may be a password
+        raise ValueError(f"journal URL: scheme {scheme!r:.40} is not known; give {_KNOWN}")
     parts = urlsplit(place)
     path = unquote(parts.path)
     if parts.netloc or parts.query or parts.fragment or not path.strip("/") or "\0" in path:

@@ -42,7 +42,7 @@ _AT_THE_DOOR = {
     "no password supplied": "the server asks for a password; put it into ~/.pgpass, $PGPASSWORD or "
     "the URL",
     "authentication failed": "the role was refused",
-    "no pg_hba.conf entry": "the server lets this role not in from this host; see its pg_hba.conf",
+    "pg_hba.conf": "the server lets this role not in from this host; see its pg_hba.conf",
     "is not permitted to log in": "the role was refused",
     "permission denied for database": "this role has no right to connect to the database",
     'role "': "there is no such role; create it first",

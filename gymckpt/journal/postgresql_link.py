@@ -71,9 +71,15 @@ def _malformed(why: str) -> ValueError:
 def shown(target: URL) -> str:
     """Return the URL without any secret: it opens the same journal where libpq knows that."""
     secret = [key for key in target.query if "password" in key or "secret" in key]
-    bare = target.set(password=None).difference_update_query(secret)
-    # SQLAlchemy leaves a password out only when it is None, and then the URL opens again.
-    return bare.render_as_string(hide_password=False)
+    bare = URL.create(
+        target.drivername,
+        username=target.username,
+        host=target.host,
+        port=target.port,
+        database=target.database,
+        query=target.difference_update_query(secret).query,
+    )
+    return bare.render_as_string()
 
 
 class BoundedConnection(psycopg.Connection[Any]):

@@ -68,6 +68,19 @@ class PostgresqlHome(Home):
     def _open(self) -> Journal:
         return open_journal(self.url)
 
+    def open_with(self, *, busy_timeout_s: float = 5.0, **settings: object) -> Journal:
+        """Open it with settings of the session; it is closed at the end of the test."""
+        url = self.server.url(self.schema, **settings)
+        self._opened.append(open_journal(url, busy_timeout_s=busy_timeout_s))
+        return self._opened[-1]
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run one statement in the schema, behind the journal's back."""
+        with self.server.connect() as connection:
+            connection.execute(f"SET search_path = {self.schema}".encode())
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
 
 HOMES: dict[str, Callable[[Path, Callable[[str], Any]], Home]] = {
     "memory": lambda _directory, _fixture: MemoryHome(),
@@ -95,5 +108,13 @@ def journal(home: Home) -> Journal:
 def sqlite_home(tmp_path: Path) -> Iterator[SqliteHome]:
     """Give a journal in a file."""
     place = SqliteHome(tmp_path / "journal.sqlite3")
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def pg_home(postgresql: Server) -> Iterator[PostgresqlHome]:
+    """Give a journal in a schema of its own of a real server."""
+    place = PostgresqlHome(postgresql)
     yield place
     place.close()

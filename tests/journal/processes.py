@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,19 @@ def working(name: str, *arguments: object) -> Generator[Worker, None, None]:
     """Run a worker for the time of the body."""
     with _ending(Worker("-m", "tests.journal.workers", name, *map(str, arguments))) as worker:
         yield worker
+
+
+@contextmanager
+def together(*workers: tuple[object, ...]) -> Generator[None, None, None]:
+    """Run workers that are let go at the same moment, and check at the end that all end well."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(working(*map(str, worker))) for worker in workers]
+        assert [worker.hear() for worker in started] == ["ready"] * len(started)
+        for worker in started:
+            worker.tell()
+        yield
+        assert [worker.hear() for worker in started] == ["done"] * len(started)
+        assert [worker.end() for worker in started] == [0] * len(started)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from gymckpt.errors import JournalError, JournalUnavailable
 from gymckpt.journal import Journal, open_journal
 from gymckpt.journal.sql import SqlJournal
 from tests.journal.conftest import SqliteHome
-from tests.journal.processes import in_fork, locking, require_fork, working
+from tests.journal.processes import in_fork, locking, require_fork, together, working
 from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
 
 BIG = {"text": "x" * 50_000}
@@ -228,23 +228,13 @@ def test_a_journal_that_lost_its_directory_says_so(tmp_path: Path) -> None:
 # --- several processes --------------------------------------------------------------------------
 
 
-def _together(*workers: tuple[object, ...]) -> None:
-    """Run workers that are let go at the same moment, and check that all end well."""
-    with ExitStack() as stack:
-        started = [stack.enter_context(working(*map(str, worker))) for worker in workers]
-        assert [worker.hear() for worker in started] == ["ready"] * len(started)
-        for worker in started:
-            worker.tell()
-        assert [worker.hear() for worker in started] == ["done"] * len(started)
-        assert [worker.end() for worker in started] == [0] * len(started)
-
-
 def test_two_processes_lose_and_double_nothing(sqlite_home: SqliteHome) -> None:
     """Two processes on one journal keep their own operations whole and share one without loss."""
     count = 40
     journal = sqlite_home.open()
     begun(journal)
-    _together(("own", sqlite_home.path, "a", count), ("own", sqlite_home.path, "b", count))
+    with together(("own", sqlite_home.path, "a", count), ("own", sqlite_home.path, "b", count)):
+        pass
     for name in ("a", "b"):
         assert journal.read(RUN, name) == tuple(entries(1, 2 * count + 1, operation_id=name))
     marks = [one.facts["mark"] for one in journal.read(RUN, OPERATION, after_seq=1)]
@@ -254,7 +244,8 @@ def test_two_processes_lose_and_double_nothing(sqlite_home: SqliteHome) -> None:
 def test_processes_that_race_to_make_a_journal_share_it(tmp_path: Path) -> None:
     """Whoever makes the file first, everyone's operations are in it and no rubbish is left."""
     path = tmp_path / "journal.sqlite3"
-    _together(*(("create", path, f"op-{n}") for n in range(3)))
+    with together(*(("create", path, f"op-{n}") for n in range(3))):
+        pass
     with open_journal(path) as journal:
         assert {row.operation_id: row.last_seq for row in journal.operations()} == {
             f"op-{n}": 2 for n in range(3)

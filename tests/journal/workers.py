@@ -11,8 +11,9 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from gymckpt.errors import JournalConflict, JournalError
+from gymckpt.errors import Fenced, JournalConflict, JournalError
 from gymckpt.journal import Journal, open_journal
 from tests.journal.samples import OPERATION, RUN, begun, entries, entry
 
@@ -53,6 +54,45 @@ def _append_shared(journal: Journal, mark: str) -> None:
         except JournalConflict:
             continue
         return
+
+
+def fight(path: str, name: str, count: str) -> None:
+    """Take the shared operation over again and again, appending what one can before it is lost."""
+    _say("ready")
+    _wait()
+    with open_journal(path, busy_timeout_s=BUSY_TIMEOUT_S) as journal:
+        for number in range(int(count)):
+            epoch = journal.claim(RUN, OPERATION, owner=f"{name}-{number}")
+            held = journal.operation(RUN, OPERATION)
+            assert held is not None
+            at = held.last_seq
+            mark = {"owner": f"{name}-{number}"}
+            try:
+                for seq in (at + 1, at + 2):
+                    one = entry(seq, epoch=epoch, facts=mark)
+                    journal.append([one], expected_seq=seq - 1, epoch=epoch)
+            except Fenced:
+                continue
+    _say("done")
+
+
+def stand_still(path: str) -> None:
+    """Append to the shared operation, and stop in the middle of that transaction until told."""
+    journal: Any = open_journal(path, busy_timeout_s=BUSY_TIMEOUT_S)
+    insert = journal._store.insert_rows
+
+    def insert_rows(connection: Any, rows: Any) -> None:
+        journal._store.insert_rows = insert
+        _say("inside")
+        _wait()
+        insert(connection, rows)
+
+    journal._store.insert_rows = insert_rows
+    try:
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+    except JournalError as error:
+        _say(type(error).__name__)
+    journal.close()
 
 
 def create(path: str, name: str) -> None:
@@ -105,7 +145,8 @@ def limited(path: str, bytes_max: str) -> None:
 
 
 WORKERS: dict[str, Callable[..., None]] = {
-    worker.__name__: worker for worker in (own, create, append_for_ever, hold, limited)
+    worker.__name__: worker
+    for worker in (own, fight, stand_still, create, append_for_ever, hold, limited)
 }
 
 if __name__ == "__main__":

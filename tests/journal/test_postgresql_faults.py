@@ -1,0 +1,229 @@
+"""Connections to PostgreSQL and answers from it that are lost, at every point of a transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from gymckpt.errors import JournalOutcomeUnknown, OperationIdUsed
+from gymckpt.journal import Journal, open_journal, postgresql
+from tests.journal.conftest import PostgresqlHome
+from tests.journal.proxy import Proxy, proxied
+from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
+from tests.journal.servers import (
+    TIMEOUT_S,
+    at_commit,
+    backend,
+    before_each_insert,
+    running,
+    stands,
+    store_of,
+    terminate,
+    unavailable,
+    waiting,
+)
+from tests.racing import WAIT_S, in_threads, wait_until
+
+# --- lost connections ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_connection_lost_between_statements_is_opened_again(
+    pg_home: PostgresqlHome, times: int
+) -> None:
+    """An opening and an append whose server process dies in the middle land, each exactly once."""
+    journal = pg_home.open()
+    killed: list[int] = []
+
+    def kill(connection: Connection) -> None:
+        if len(killed) % (times + 1) < times:
+            terminate(pg_home, backend(connection))
+        killed.append(backend(connection))
+
+    before_each_insert(journal, kill)
+    begun(journal)
+    journal.append(entries(2, 9), expected_seq=1, epoch=1)
+    assert len(killed) == 2 * (times + 1)
+    stands(journal, 9)
+
+
+def test_idle_connections_that_were_lost_are_no_error(pg_home: PostgresqlHome) -> None:
+    """After every pooled connection has died, the next call of each thread just works."""
+    journal = pg_home.open()
+    begun(journal)
+    barrier = threading.Barrier(postgresql.POOL_SIZE)
+
+    def hold(connection: Connection) -> int:
+        barrier.wait(WAIT_S)
+        return backend(connection)
+
+    pids = in_threads(*[lambda: store_of(journal).read(hold)] * postgresql.POOL_SIZE)
+    assert len(set(pids)) == postgresql.POOL_SIZE
+    for pid in pids:
+        terminate(pg_home, pid)
+    begun(journal, operation_id="op-2")
+    assert in_threads(*[lambda: len(journal.operations())] * 6) == [2] * 6
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+def test_a_connection_lost_within_the_insert_is_opened_again(
+    pg_home: PostgresqlHome, fatal: bool
+) -> None:
+    """An append whose process is ended, or cancelled, while entries go in lands exactly once."""
+    journal = pg_home.open()
+    begun(journal)
+    with pg_home.server.connect() as blocker:
+        blocker.execute(f"BEGIN; LOCK TABLE {pg_home.schema}.entries".encode())
+        with running(lambda: journal.append(entries(2, 50), expected_seq=1, epoch=1)) as outcome:
+            wait_until(lambda: waiting(pg_home))
+            ((pid,),) = waiting(pg_home)
+            if fatal:
+                terminate(pg_home, pid)
+            else:
+                pg_home.execute(f"SELECT pg_cancel_backend({pid})")
+            blocker.execute("ROLLBACK")
+    assert outcome == [None]
+    stands(journal, 50)
+
+
+def test_a_commit_that_is_struck_down_is_repeated(pg_home: PostgresqlHome) -> None:
+    """An append whose server process dies within the commit lands exactly once."""
+    journal = pg_home.open()
+    begun(journal)
+    at_commit(pg_home, "BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END")
+    with pg_home.server.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("SELECT pg_advisory_xact_lock(7)")
+        with running(lambda: journal.append(entries(2, 5), expected_seq=1, epoch=1)) as outcome:
+            wait_until(lambda: waiting(pg_home))
+            ((pid,),) = waiting(pg_home)
+            assert pg_home.execute(f"SELECT query FROM pg_stat_activity WHERE pid = {pid}") == [
+                ("COMMIT",)
+            ]
+            terminate(pg_home, pid)
+            blocker.execute("ROLLBACK")
+    assert outcome == [None]
+    stands(journal, 5)
+
+
+# --- lost answers -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(pg_home: PostgresqlHome) -> Iterator[Proxy]:
+    """Give a wire to the server that cuts commits."""
+    with proxied(pg_home.server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def wired(pg_home: PostgresqlHome, proxy: Proxy) -> Iterator[Journal]:
+    """Give a journal at the end of that wire."""
+    pg_home.open()
+    url = pg_home.server.url(pg_home.schema, port=proxy.port)
+    with open_journal(url, busy_timeout_s=5.0) as journal:
+        yield journal
+
+
+CALLS: dict[str, Callable[[Journal], Any]] = {
+    "open": lambda journal: begun(journal, 3, operation_id="op-2"),
+    "append": lambda journal: journal.append(entries(2, 4), expected_seq=1, epoch=1, settled=True),
+    "claim": lambda journal: journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=0.0),
+    "heartbeat": lambda journal: journal.heartbeat(RUN, OPERATION, epoch=1),
+    "remove": lambda journal: journal.remove(RUN, "op-0"),
+}
+
+
+@pytest.mark.parametrize("fates", [["cut after"], ["cut before"], ["cut after", "cut before"]])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_commit_whose_answer_is_lost_lands_once(
+    pg_home: PostgresqlHome, wired: Journal, proxy: Proxy, name: str, fates: list[Any]
+) -> None:
+    """Whatever a call was to store is there once when it returns, though commits were cut off."""
+    journal = wired
+    begun(journal)
+    begun(journal, operation_id="op-0")
+    journal.append([entry(2, operation_id="op-0")], expected_seq=1, epoch=1, settled=True)
+    if name == "claim":
+        journal.claim(RUN, OPERATION, owner="host-a:1")
+    at = proxy.seen
+    proxy.next(*fates)
+    answer = CALLS[name](journal)
+    assert proxy.seen >= at + len(fates)
+    with open_journal(pg_home.url) as found:
+        if name == "open":
+            assert found.read(RUN, "op-2") == tuple(entries(1, 3, operation_id="op-2"))
+            with pytest.raises(OperationIdUsed):
+                CALLS[name](journal)
+        elif name == "append":
+            stands(found, 4)
+        elif name == "claim":
+            row = found.operation(RUN, OPERATION)
+            assert row is not None
+            assert (row.epoch, row.owner) == (answer, "host-b:2")
+            assert answer == (4 if fates[0] == "cut after" else 3)  # an epoch was left out
+        elif name == "remove":
+            assert found.operation(RUN, "op-0") is None
+
+
+def test_an_opening_is_not_taken_for_another_controllers(wired: Journal, proxy: Proxy) -> None:
+    """An id that was used before stays refused, however the commits of the second go."""
+    begun(wired)
+    proxy.next("cut after", "cut before")
+    with pytest.raises(OperationIdUsed):
+        wired.open_operation(opening(), [entry(1)], owner="host-b:2")
+    begun(wired, operation_id="op-2")
+    assert [found.owner for found in wired.operations()] == ["host-a:1", "host-a:1"]
+
+
+@pytest.mark.parametrize("ending", ["refuses", "freezes", "closed"])
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_that_cannot_be_repeated_is_of_unknown_outcome(
+    pg_home: PostgresqlHome, proxy: Proxy, landed: bool, ending: str
+) -> None:
+    """Where the server stays away after a lost commit, the error says so, and a repeat mends it."""
+    pg_home.open()
+    url = pg_home.server.url(pg_home.schema, port=proxy.port)
+    with open_journal(url, busy_timeout_s=TIMEOUT_S) as journal:
+        begun(journal)
+        if ending == "freezes":
+            proxy.next("freeze")
+        else:
+            proxy.next("cut after" if landed else "cut before")
+            proxy.refuses = True
+        if ending == "closed":
+            store_of(journal)._closing.wait = lambda _pause_s: journal.close()
+        with unavailable("is unknown: repeat it", JournalOutcomeUnknown):
+            journal.append(entries(2, 3), expected_seq=1, epoch=1)
+    proxy.refuses = False
+    with open_journal(url) as journal:
+        held = journal.operation(RUN, OPERATION)
+        assert held is not None
+        if ending != "freezes":
+            assert held.last_seq == (3 if landed else 1)
+        journal.append(entries(2, 3), expected_seq=1, epoch=1)
+        stands(journal, 3)
+
+
+def test_a_final_error_after_a_lost_commit_keeps_the_outcome_unknown(
+    pg_home: PostgresqlHome, wired: Journal, proxy: Proxy
+) -> None:
+    """A disk that is found full after a commit was lost does not mean that nothing was stored."""
+    begun(wired)
+    pg_home.execute("CREATE SEQUENCE tries")
+    pg_home.execute(
+        "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = "
+        "2 THEN RAISE 'full' USING ERRCODE = '53100'; END IF; RETURN NEW; END $$"
+    )
+    pg_home.execute(
+        "CREATE TRIGGER filling BEFORE INSERT ON entries FOR EACH STATEMENT EXECUTE FUNCTION fill()"
+    )
+    proxy.next("cut before")
+    with unavailable("whether the transaction was stored is unknown", JournalOutcomeUnknown):
+        wired.append([entry(2)], expected_seq=1, epoch=1)
+    wired.append([entry(2)], expected_seq=1, epoch=1)
+    stands(wired, 2)
