@@ -1,0 +1,266 @@
+"""
+What a check of the instance contract works with.
+
+A `Case` holds instances of one id and makes the calls of the protocol with ordinary arguments
+filled in. All deadlines are by the clock of the instance that is called. Each call is answered
+within a bound of real time, or the contract is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.errors import GymCheckpointUnavailable, show
+from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
+from gymckpt.testing.instance import ContractBroken, InstanceUnderTest, Make, expect
+
+__all__ = ["DEADLINE_S", "Case", "CheckBody", "files_below"]
+
+DEADLINE_S = 30.0
+"""How far ahead the deadlines of calls are whose deadline does not matter."""
+
+ANSWER_S = 20.0
+"""How long, in real time, a check waits for an answer that must come."""
+
+
+class Case:
+    """
+    One check under way.
+
+    Attributes:
+        one: The instance that is checked.
+        root: An empty directory for its files.
+    """
+
+    one: InstanceUnderTest
+
+    def __init__(self, make: Make, root: Path) -> None:
+        self._make = make
+        self._made: list[InstanceUnderTest] = []
+        self._tasks: list[asyncio.Future[Any]] = []
+        self.root = root
+
+    async def __aenter__(self) -> Case:
+        self.one = await self.another()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for one in self._made:
+            await one.free_storage()
+            await one.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def another(self) -> InstanceUnderTest:
+        """Make one more instance of the same id, as after a crash."""
+        made = self._make()
+        if inspect.isawaitable(made):
+            made = await made
+        self._made.append(made)
+        return made
+
+    # --- the calls ----------------------------------------------------------------------------
+
+    def in_s(self, by_s: float = DEADLINE_S, on: InstanceUnderTest | None = None) -> float:
+        """Return the moment so many seconds from now."""
+        return (on or self.one).now_ts() + by_s
+
+    async def call(self, name: str, *args: Any, on: InstanceUnderTest | None, **kwargs: Any) -> Any:
+        """Send one call and await its answer; no answer within a bound is a broken contract."""
+        reference = getattr((on or self.one).handle, f"checkpoint_{name}").remote(*args, **kwargs)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await reference
+        except TimeoutError as error:
+            raise ContractBroken(f"{name} was not answered within {ANSWER_S:g} s") from error
+
+    async def prepare(
+        self, checkpoint_id: str = "c1", *, by_s: float = DEADLINE_S,
+        on: InstanceUnderTest | None = None,
+    ) -> GymCheckpointPrepareSummary:  # fmt: skip
+        """Ask to park."""
+        answer = await self.call("prepare", checkpoint_id, deadline_ts=self.in_s(by_s, on), on=on)
+        if not isinstance(answer, GymCheckpointPrepareSummary):
+            raise ContractBroken(
+                f"prepare was answered with {show(answer)}, not with a GymCheckpointPrepareSummary"
+            )
+        return answer
+
+    async def renew(
+        self, checkpoint_id: str = "c1", *, by_s: float = DEADLINE_S,
+        on: InstanceUnderTest | None = None,
+    ) -> None:  # fmt: skip
+        """Extend the lease."""
+        await self.call("renew", checkpoint_id, deadline_ts=self.in_s(by_s, on), on=on)
+
+    async def commit(
+        self, *episodes: EnvironmentEpisode, checkpoint_id: str = "c1", root: Path | None = None,
+        by_s: float = DEADLINE_S, on: InstanceUnderTest | None = None,
+    ) -> GymCheckpointCommitSummary:  # fmt: skip
+        """Ask to write these episodes."""
+        answer = await self.call(
+            "commit", checkpoint_id, str(root or self.root), episodes,
+            deadline_ts=self.in_s(by_s, on), on=on,
+        )  # fmt: skip
+        if not isinstance(answer, GymCheckpointCommitSummary):
+            raise ContractBroken(
+                f"commit was answered with {show(answer)}, not with a GymCheckpointCommitSummary"
+            )
+        return answer
+
+    async def resume(
+        self, checkpoint_id: str = "c1", *, by_s: float = DEADLINE_S,
+        on: InstanceUnderTest | None = None,
+    ) -> None:  # fmt: skip
+        """Ask to reopen."""
+        await self.call("resume", checkpoint_id, deadline_ts=self.in_s(by_s, on), on=on)
+
+    async def restore(
+        self, *episodes: EnvironmentEpisode, restore_id: str = "x1", source: str = "c1",
+        participants: Collection[str], by_s: float = DEADLINE_S,
+        on: InstanceUnderTest | None = None,
+    ) -> None:  # fmt: skip
+        """Ask to install these saved episodes as their next attempts."""
+        await self.call(
+            "restore", restore_id, str(self.root), episodes, source_checkpoint_id=source,
+            participants=tuple(participants), deadline_ts=self.in_s(by_s, on), on=on,
+        )  # fmt: skip
+
+    async def retire(
+        self, *episodes: EnvironmentEpisode, sweep_id: str | None = None,
+        by_s: float = DEADLINE_S, on: InstanceUnderTest | None = None,
+    ) -> None:  # fmt: skip
+        """Ask to stop these attempts and all before them."""
+        name = sweep_id or f"sweep-{uuid.uuid4().hex}"
+        await self.call("retire", name, episodes, deadline_ts=self.in_s(by_s, on), on=on)
+
+    async def forget(
+        self, *rollout_ids: str, by_s: float = DEADLINE_S, on: InstanceUnderTest | None = None
+    ) -> None:
+        """Ask to stop refusing attempts of these rollouts."""
+        name = f"sweep-{uuid.uuid4().hex}"
+        await self.call("forget", name, rollout_ids, deadline_ts=self.in_s(by_s, on), on=on)
+
+    # --- what checks do again and again -------------------------------------------------------
+
+    def begin(self, call: Awaitable[Any]) -> asyncio.Future[Any]:
+        """Let a call be under way while the check goes on."""
+        task = asyncio.ensure_future(call)
+        self._tasks.append(task)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def park(
+        self, *episodes: EnvironmentEpisode, checkpoint_id: str = "c1", by_s: float = DEADLINE_S,
+        on: InstanceUnderTest | None = None,
+    ) -> GymCheckpointPrepareSummary:  # fmt: skip
+        """Park an instance whose only running episodes are these."""
+        preparing = self.begin(self.prepare(checkpoint_id, by_s=by_s, on=on))
+        await (on or self.one).settle()
+        for episode in episodes:
+            await (on or self.one).turn(episode)
+        answer: GymCheckpointPrepareSummary = await preparing
+        expect(answer.prepared, f"it did not park, though its turns ended: {answer.blockers}")
+        return answer
+
+    async def play(self, *episodes: EnvironmentEpisode, turns: int = 1) -> None:
+        """Start episodes and let each play some turns."""
+        for episode in episodes:
+            await self.one.start(episode)
+            for _ in range(turns):
+                moved = await self.one.turn(episode)
+                expect(moved, f"{episode.capture_key} does not run on an open instance")
+
+    async def saved(self, *episodes: EnvironmentEpisode) -> GymCheckpointCommitSummary:
+        """Save episodes after two turns each as checkpoint `c1`, and reopen."""
+        await self.play(*episodes)
+        await self.park(*episodes)
+        summary = await self.commit(*episodes)
+        await self.resume()
+        return summary
+
+    async def participants(self) -> tuple[str, ...]:
+        """Return the participants of the instance, from an empty checkpoint of another one."""
+        other = await self.another()
+        await self.park(checkpoint_id="names", on=other)
+        answer = await self.commit(checkpoint_id="names", root=self.root / "names", on=other)
+        return answer.participants
+
+    async def refused(self, call: Awaitable[Any], what: str) -> GymCheckpointUnavailable:
+        """
+        Await a call that must be refused.
+
+        Returns:
+            The refusal.
+
+        Raises:
+            ContractBroken: It was answered, or ended with another error.
+        """
+        try:
+            answer = await call
+        except ContractBroken:
+            raise
+        except GymCheckpointUnavailable as refusal:
+            return refusal
+        except Exception as error:
+            raise ContractBroken(
+                f"{what} ended with {type(error).__name__} ({show(str(error))}); "
+                "a refusal is a GymCheckpointUnavailable"
+            ) from error
+        raise ContractBroken(f"{what} was answered with {show(answer)}, it must be refused")
+
+    async def fails(self, call: Awaitable[Any], what: str) -> Exception:
+        """Await a call that must raise an error of whatever kind, and return the error."""
+        try:
+            answer = await call
+        except ContractBroken:
+            raise
+        except Exception as error:
+            return error
+        raise ContractBroken(f"{what} was answered with {show(answer)}, it must fail")
+
+    async def expect_running(
+        self, episodes: Iterable[EnvironmentEpisode], when: str, on: InstanceUnderTest | None = None
+    ) -> None:
+        """Pass if each of these attempts plays a turn."""
+        await (on or self.one).settle()
+        for episode in episodes:
+            moved = await (on or self.one).turn(episode)
+            expect(moved, f"{episode.capture_key} does not run {when}")
+
+    async def expect_still(
+        self, episodes: Iterable[EnvironmentEpisode], when: str, on: InstanceUnderTest | None = None
+    ) -> None:
+        """Pass if none of these attempts plays a turn."""
+        await (on or self.one).settle()
+        for episode in episodes:
+            moved = await (on or self.one).turn(episode)
+            expect(not moved, f"{episode.capture_key} plays a turn {when}")
+
+    async def expect_open(self, when: str, on: InstanceUnderTest | None = None) -> None:
+        """Pass if a new episode runs."""
+        episode = EnvironmentEpisode(f"probe-{uuid.uuid4().hex}", 0)
+        await (on or self.one).start(episode)
+        await self.expect_running([episode], when, on)
+
+    async def expect_closed(self, when: str, on: InstanceUnderTest | None = None) -> None:
+        """Pass if a new episode does not run."""
+        episode = EnvironmentEpisode(f"probe-{uuid.uuid4().hex}", 0)
+        await (on or self.one).start(episode)
+        await self.expect_still([episode], when, on)
+
+
+CheckBody = Callable[[Case], Awaitable[None]]
+"""One check; its docstring is what it claims, and it raises where that is not so."""
+
+
+def files_below(root: Path) -> dict[Path, bytes]:
+    """Return every file below a directory with what it holds."""
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
