@@ -4,26 +4,23 @@ One operation in a small world of its own, in memory and in virtual time.
 A `World` feeds events to `step` and does with the effects what a scheduler would: it keeps timers,
 outstanding asks and file jobs, and lets tests decide what comes of each and when. It never looks
 into a state to decide what is legal. Everything that was recorded and everything that was to be
-done is kept in order, and every step is held against what a scheduler relies on (`_hold_step`).
+done is kept in order, and every step is held against what a scheduler relies on (`steps`).
 """
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import attrs
 
-from gymckpt.chart import Fired
 from gymckpt.core.effects import (
     CancelCall,
     Effect,
     SendCall,
     StartTimer,
     StopTimer,
-    Tell,
     WithdrawManifest,
     WriteManifest,
 )
@@ -37,10 +34,11 @@ from gymckpt.core.events import (
     TimerFired,
     Triggered,
 )
-from gymckpt.core.operation import CALL_CHART, OperationState, machine_of
+from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import RetryPolicy, Settings
 from gymckpt.core.step import Step, open_operation, step
+from tests.core.steps import TAKEN, as_read, hold_step, transitions_of
 
 START_TS = 1_700_000_000.0
 """The wall clock when a world begins."""
@@ -56,12 +54,6 @@ VERBS = ("prepare", "restore", "run", "commit", "resume", "keep")
 
 VERB_FACTS: dict[str, dict[str, Any]] = {"commit": {"root": ROOT}}
 """What a verb must bring along."""
-
-Transition = tuple[str, str, str, str]
-"""Chart, source, trigger, dest."""
-
-TAKEN: set[Transition] = set()
-"""Every transition that any world of this process has taken."""
 
 
 def settings(**changes: Any) -> Settings:
@@ -336,7 +328,7 @@ class World:
         """Step, record, and only then let the state count and perform the effects."""
         before = self.operation
         taken = step(before, event)
-        _hold_step(before, taken)
+        hold_step(before, taken)
         self.entries += taken.entries
         TAKEN.update(transitions_of(before, taken.entries))
         self.operation = taken.operation
@@ -368,62 +360,3 @@ class World:
         else:
             assert effect.state == self.operation.state or not effect.released
             self.released = self.released or effect.released
-
-
-def as_read(entry: Entry) -> Entry:
-    """Return an entry as a journal gives it back; its facts must be plain JSON."""
-    stored = json.dumps(dict(entry.facts), allow_nan=False)
-    assert json.loads(stored) == entry.facts
-    return attrs.evolve(entry, facts=json.loads(stored))
-
-
-def transitions_of(before: OperationState, entries: Iterable[Entry]) -> set[Transition]:
-    """Return the transitions that entries took; those that only record something took none."""
-    found: set[Transition] = set()
-    for entry in entries:
-        chart = before.chart if entry.instance is None else CALL_CHART
-        if isinstance(machine_of(chart).fire(entry.source, entry.trigger), Fired):
-            found.add((chart, entry.source, entry.trigger, entry.dest))
-    return found
-
-
-def all_transitions(chart: str) -> set[Transition]:
-    """Return every transition that a chart declares."""
-    return {
-        (chart, state.name, trigger, edge.to)
-        for state in machine_of(chart).chart.states.values()
-        for trigger, edges in state.on.items()
-        for edge in edges
-    }
-
-
-def _hold_step(before: OperationState, taken: Step) -> None:
-    """
-    Hold a step against what a scheduler relies on to record first and act then (S6).
-
-    Every call that leaves has its entry in the same step, with the same number and deadline, and
-    every such entry its call; a file is touched only by a step that recorded something; a step
-    without entries leaves the state as it was, apart from the epoch that a claim has given.
-    """
-    asked = [
-        (entry.instance, entry.call, entry.ask, entry.facts["deadline_ts"])
-        for entry in taken.entries
-        if entry.instance is not None and entry.trigger in ("ask", "retry")
-    ]
-    sent = [
-        (effect.instance, effect.call, effect.ask, effect.deadline_ts)
-        for effect in taken.effects
-        if isinstance(effect, SendCall)
-    ]
-    assert asked == sent
-    touches = [
-        effect for effect in taken.effects if isinstance(effect, WriteManifest | WithdrawManifest)
-    ]
-    moves = [entry for entry in taken.entries if entry.instance is None]
-    assert len(touches) <= len(moves)
-    if not taken.entries:
-        assert taken.operation == attrs.evolve(before, epoch=taken.operation.epoch)
-    told = [effect.state for effect in taken.effects if isinstance(effect, Tell)]
-    entered = [entry.dest for entry in moves if entry.source != entry.dest]
-    assert told[: len(entered)] == entered
-    assert all(state == taken.operation.state for state in told[len(entered) :])

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from gymckpt.core.operation import Cause
-from tests.core.driver import FATAL, World, all_transitions, settings
+from tests.core.driver import FATAL, World, settings
 from tests.core.histories import OPERATION_CHARTS, bring_about, reached
+from tests.core.steps import all_transitions
 
 GIVES_UP = ("refuse", "lose_lease", "seal_failed", "discard", "cancel", "settle")
 STANDS = {("checkpoint", "committed", "settle")}

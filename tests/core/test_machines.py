@@ -27,9 +27,10 @@ from hypothesis.stateful import (
 from gymckpt.chart import load_chart
 from gymckpt.core.settings import Settings
 from gymckpt.errors import IllegalTransition, InvariantViolated
-from tests.core.driver import DEAD, FATAL, SHAKY, TAKEN, Transition, World, all_transitions, names
+from tests.core.driver import DEAD, FATAL, SHAKY, World, names
 from tests.core.histories import CALL_HISTORIES, bring_about, opened, reached
 from tests.core.promises import Promises
+from tests.core.steps import TAKEN, Transition, all_transitions
 from tests.core.strategies import policies
 
 FILE_TRIGGERS = frozenset({"sealed", "seal_failed", "withdrawn", "withdraw_failed"})

@@ -16,8 +16,9 @@ from gymckpt.chart import load_chart
 from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay, states_of
 from gymckpt.errors import InvariantViolated, ReplayDiverged
-from tests.core.driver import FATAL, World, as_read
+from tests.core.driver import FATAL, World
 from tests.core.histories import opened, reached
+from tests.core.steps import as_read
 from tests.core.strategies import histories, worlds
 
 Broken = ReplayDiverged | InvariantViolated
