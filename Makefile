@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
-EXTRAS := ray,gymnasium
+EXTRAS := ray,gymnasium,postgresql
 
 .PHONY: help install example test lint style formatting types mypy pyright \
 	wheel-check docs bench clean
