@@ -1,153 +1,34 @@
 """
-The scheduler: it drives one operation, whatever its chart.
+The scheduler of one operation: what verbs, recovery and operators ask of its drive.
 
-Events come in from verbs, replies, timers and file effects. A drain takes all that have arrived,
-steps the core through them, appends their entries in one transaction, and only then lets the new
-state count and performs the effects (DESIGN, S6). A drain is a task only while there is work: an
-operation that waits for its lease horizon holds a timer, not a task.
-
-A journal that fails in the middle of an operation changes the rule in one way (DESIGN, 7): the
-operation is settled from its last durable state as a recovering controller would settle it, the
-instances are reopened without an entry, and what could not be recorded is recorded afterwards.
-A fenced scheduler stops: nothing more is sent, and whoever waits is told.
+A verb brings a trigger in and waits for a state; how the operation gets there is the business of
+`gymckpt.runtime.driver`. Every wait here is bounded by what the core bounds, and none of them is
+needed for the operation to go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
-
-import attrs
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from gymckpt.chart import Ignored, Refused
-from gymckpt.core.effects import (
-    CancelCall,
-    Effect,
-    SendCall,
-    StartTimer,
-    StopTimer,
-    WithdrawManifest,
-    WriteManifest,
-)
+from gymckpt.core.effects import Effect
 from gymckpt.core.entry import Entry, JsonFacts
-from gymckpt.core.events import (
-    Event,
-    FailureRecord,
-    Moment,
-    Replied,
-    TakenOver,
-    TimerFired,
-    Triggered,
-)
-from gymckpt.core.operation import NO_CALLS, OperationState
+from gymckpt.core.events import FailureRecord, TakenOver, TimerFired, Triggered
+from gymckpt.core.operation import NO_CALLS
 from gymckpt.core.settings import RENEW
-from gymckpt.core.step import Step, step
-from gymckpt.errors import (
-    Fenced,
-    IllegalTransition,
-    InvariantViolated,
-    JournalError,
-    TransitionRefused,
-    is_actor_dead,
-    is_transient_failure,
-    tame,
-    text_of,
-)
-from gymckpt.runtime.asks import AskKey, Asks
-from gymckpt.runtime.clock import Clock, Timers
-from gymckpt.runtime.ledger import Ledger
-from gymckpt.runtime.spans import StateSpans
-from gymckpt.runtime.unrecorded import what_counts
-from gymckpt.runtime.wire import Judgement, Wire
-from gymckpt.runtime.worker import Recorder, run_detached
+from gymckpt.errors import TransitionRefused
+from gymckpt.runtime.asks import AskKey
+from gymckpt.runtime.driver import HEARTBEAT, Driver, record_of
 
 __all__ = ["Scheduler"]
 
-logger = logging.getLogger("gymckpt")
-
 T = TypeVar("T")
 
-HEARTBEAT = "heartbeat"
-"""The timer of the signs of life; the core knows nothing of it."""
 
-Answer = Ignored | Refused | BaseException | None
-"""What a verb that brought a trigger in is told: None where it was taken."""
-
-
-@attrs.frozen
-class _Queued:
-    event: Event
-    accepted: asyncio.Future[Ignored | Refused | None] | None
-
-
-class Scheduler:
+class Scheduler(Driver):
     """Drive one operation from its opening to its end."""
-
-    def __init__(
-        self,
-        operation: OperationState,
-        *,
-        recorder: Recorder,
-        handles: Mapping[str, Any],
-        wire: Wire,
-        clock: Clock,
-        cancel_reference: Callable[[Any], None],
-    ) -> None:
-        """
-        Take charge of an operation; nothing happens before `open` or `take_over`.
-
-        Args:
-            operation: Its state at this moment.
-            recorder: The journal.
-            handles: Instance id to handle.
-            wire: The particulars of the operation's calls.
-            clock: The two clocks.
-            cancel_reference: Told, best effort, of every reference that is no longer waited for.
-        """
-        self.operation: OperationState = operation
-        self.file_errors: dict[str, BaseException] = {}
-        """`seal_failed` and `withdraw_failed` to what the latest such effect ended with."""
-        self.fault: BaseException | None = None
-        """What gave the operation up from inside: fencing, the journal, a defect."""
-        self.interrupt: BaseException | None = None
-        """A `KeyboardInterrupt` or `SystemExit` that landed in a call."""
-        self.released = False
-        """Whether nobody need wait: it has ended, or what is left goes on in the background."""
-        self.stopped = False
-        """Whether it acts no more: fenced, or broken."""
-        self.on_moved: Callable[[], None] = lambda: None
-        """Called after each change of state; must not block or raise."""
-        self.on_released: Callable[[], None] = lambda: None
-        """Called when the caller need not wait any longer, and again when the operation ends."""
-        self._ledger = Ledger(recorder)
-        self._wire = wire
-        self._clock = clock
-        self._zero_s = clock.monotonic_s() - operation.at_s
-        self._asks = Asks(
-            handles=handles,
-            wire=wire,
-            cancel_reference=cancel_reference,
-            on_judged=self._take_judged,
-            on_failed=self._take_failed,
-            on_interrupted=self._take_interrupt,
-        )
-        self._failures: dict[tuple[str, str], BaseException] = {}
-        self._stopped_by: BaseException | None = None
-        self._spans = StateSpans()
-        self._queue: deque[_Queued] = deque()
-        self._batch: list[_Queued] = []
-        """What is being stepped through and recorded."""
-        self._effects: deque[Effect] = deque()
-        """What its entries allow and was not performed yet."""
-        self._drain_task: asyncio.Task[None] | None = None
-        self._timers = Timers(self._fire)
-        self._beating: asyncio.Task[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    # --- for verbs ------------------------------------------------------------------------------
 
     async def open(self, entries: Sequence[Entry]) -> None:
         """
@@ -208,10 +89,6 @@ class Scheduler:
         failure = FailureRecord(type="DeclaredGone", text=reason, transient=False, dead=True)
         key = AskKey(call, instance, ask)
         self._take_reply(key, outcome="failed", failure=failure, facts=facts)
-
-    def post(self, trigger: str, facts: JsonFacts | None = None) -> None:
-        """Bring a trigger in without waiting for what comes of it; safe in any cleanup."""
-        self._put(Triggered(moment=self._now(), trigger=trigger, facts=facts or {}))
 
     async def request(self, trigger: str, facts: JsonFacts | None = None) -> None:
         """
@@ -341,247 +218,6 @@ class Scheduler:
     def _failure(self, call: str, instance: str, record: FailureRecord) -> BaseException:
         """Return a recorded failure as it came, where it is the latest that came."""
         known = self._failures.get((call, instance))
-        if known is not None and _record_of(known) == record:
+        if known is not None and record_of(known) == record:
             return known
         return TimeoutError(record.text)
-
-    # --- events in ------------------------------------------------------------------------------
-
-    def _now(self) -> Moment:
-        return Moment(self._clock.wall_ts(), self._clock.monotonic_s() - self._zero_s)
-
-    def _put(
-        self, event: Event, accepted: asyncio.Future[Ignored | Refused | None] | None = None
-    ) -> None:
-        queued = _Queued(event, accepted)
-        if self.stopped:
-            _answer([(queued, self._stopped_by)])
-            return
-        self._queue.append(queued)
-        self._begin_drain()
-
-    def _begin_drain(self) -> None:
-        if self._drain_task is None or self._drain_task.done():
-            self._drain_task = asyncio.get_running_loop().create_task(self._drain())
-            self._drain_task.add_done_callback(self._end_drain)
-
-    def _end_drain(self, drain: asyncio.Task[None]) -> None:
-        """Begin anew where an interrupt, or a loop that is being shut down, cut the drain short."""
-        if not drain.cancelled() and drain.exception() is None:
-            return
-        self._queue.extendleft(reversed(self._batch))
-        self._batch.clear()
-        if (self._queue or self._effects) and not self.stopped:
-            self._begin_drain()
-
-    async def _drain(self) -> None:
-        """Work through the queue until it is empty."""
-        try:
-            self._act()
-            while self._queue and not self.stopped:
-                self._batch = list(self._queue)
-                self._queue.clear()
-                await self._take(self._batch)
-            if self._ledger.behind and self.released and not self._timers.runs("record"):
-                await self._catch_up()
-        except Exception as error:
-            self._stop(error)  # a defect: whoever waits is told, and the lease reopens the rest
-
-    async def _take(self, batch: list[_Queued]) -> None:
-        """Step through a batch, record it, and only then act on it."""
-        steps, answers = self._steps(self.operation, batch)
-        operation = steps[-1].operation if steps else self.operation
-        entries = [entry for taken in steps for entry in taken.entries]
-        failure = await self._ledger.record(entries, operation) if entries else None
-        if failure is not None:
-            answers = [(queued, failure) for queued, _ in answers]
-            steps = self._go_on_unrecorded(steps, failure)
-        if not self.stopped:
-            self.operation = steps[-1].operation if steps else self.operation
-            self._effects.extend(effect for taken in steps for effect in taken.effects)
-            self._batch = []
-            self._spans.follow(self.operation)
-            self._act()
-            self._wake()
-        self._batch = []
-        _answer(answers)
-
-    def _go_on_unrecorded(self, steps: list[Step], failure: JournalError) -> list[Step]:
-        """Settle the operation although the journal failed, unless another controller has it."""
-        if isinstance(failure, Fenced):
-            self._stop(failure)
-            return []
-        if not self.operation.cleaning:
-            self.fault = self.fault or failure
-        counted = what_counts(self.operation, steps, failure, self._now())
-        self._ledger.keep_back([entry for taken in counted for entry in taken.entries])
-        return counted
-
-    async def _beat(self) -> None:
-        """Give a sign of life, and learn whether another controller has taken over."""
-        if self.stopped or self.operation.settled:
-            return
-        fenced = await self._ledger.beat(self.operation)
-        if fenced is not None:
-            self._stop(fenced)
-        else:
-            self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
-
-    async def _catch_up(self) -> None:
-        """Record what could not be recorded when it happened, now or at the next interval."""
-        fenced = await self._ledger.catch_up(self.operation)
-        if fenced is not None:
-            self._stop(fenced)
-        elif self._ledger.behind:
-            self._timers.start("record", self.operation.settings.sweep_interval_s)
-        else:
-            self.on_released()
-
-    def _steps(
-        self, operation: OperationState, batch: list[_Queued]
-    ) -> tuple[list[Step], list[tuple[_Queued, Answer]]]:
-        """Step through events one after the other; an event that is refused moves nothing."""
-        steps: list[Step] = []
-        answers: list[tuple[_Queued, Answer]] = []
-        for queued in batch:
-            try:
-                taken = step(operation, queued.event)
-            except (IllegalTransition, InvariantViolated) as error:
-                answers.append((queued, error))
-                if queued.accepted is None or isinstance(error, InvariantViolated):
-                    self._take_defect(error)
-                continue
-            operation = taken.operation
-            steps.append(taken)
-            answers.append((queued, taken.refused))
-        return steps, answers
-
-    def _take_defect(self, error: Exception) -> None:
-        """The core cannot take an event of the world: say so and settle; twice, and stop."""
-        logger.critical("operation %r: %s", self.operation.operation_id, text_of(error))
-        if self.fault is None:
-            self.fault = error
-            self.post("settle", {"reason": text_of(error)})
-        else:
-            self._stop(error)
-
-    # --- effects out ----------------------------------------------------------------------------
-
-    def _act(self) -> None:
-        """Perform what is to be done; what an interrupt cuts short is done again."""
-        while self._effects:
-            self._perform(self._effects[0])
-            self._effects.popleft()
-
-    def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, SendCall):
-            self._asks.send(effect)
-        elif isinstance(effect, CancelCall):
-            self._asks.cancel(effect.call, effect.instance)
-        elif isinstance(effect, StartTimer):
-            self._timers.start(effect.timer, effect.delay_s)
-        elif isinstance(effect, StopTimer):
-            self._timers.stop(effect.timer)
-        elif isinstance(effect, WriteManifest):
-            self._do_file(self._wire.publish, "sealed", "seal_failed")
-        elif isinstance(effect, WithdrawManifest):
-            root = effect.root
-            self._do_file(lambda: self._wire.withdraw(root), "withdrawn", "withdraw_failed")
-        elif effect.released:
-            self.released = True
-            self.on_released()
-
-    def _fire(self, timer: str) -> None:
-        if timer == "record":
-            self._begin_drain()
-            return
-        if timer == HEARTBEAT:
-            self._beating = asyncio.get_running_loop().create_task(self._beat())
-            return
-        self._put(TimerFired(moment=self._now(), timer=timer))
-
-    def _do_file(
-        self, plan: Callable[[], Callable[[], Mapping[str, Any]]], done: str, failed: str
-    ) -> None:
-        """Run a file effect off the loop and bring in how it ended."""
-
-        def take(facts: Mapping[str, Any] | None, error: BaseException | None) -> None:
-            if error is None:
-                self.post(done, facts)
-                return
-            self.file_errors[failed] = tame(error)
-            self.post(failed, {"failure": attrs.asdict(_record_of(self.file_errors[failed]))})
-
-        try:
-            job = plan()
-        except Exception as error:
-            take(None, error)
-        else:
-            run_detached(job, f"gymckpt-{done}", take)
-
-    # --- what comes back ------------------------------------------------------------------------
-
-    def _take_judged(self, key: AskKey, judgement: Judgement) -> None:
-        self._take_reply(key, outcome=judgement.outcome, facts=judgement.facts)
-
-    def _take_failed(self, key: AskKey, error: BaseException) -> None:
-        self._failures[key.call, key.instance] = error
-        self._take_reply(key, outcome="failed", failure=_record_of(error))
-
-    def _take_reply(self, key: AskKey, **reply: Any) -> None:
-        about = attrs.asdict(key)
-        self._put(Replied(moment=self._now(), **about, **reply))
-
-    def _take_interrupt(self, interrupt: BaseException) -> None:
-        """A Ctrl-C that landed in a call interrupts the operation, not the event loop."""
-        self.interrupt = self.interrupt or interrupt
-        self.post("cancel", {"reason": type(interrupt).__name__})
-
-    # --- telling whoever waits ------------------------------------------------------------------
-
-    def _waiter(self) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        waiter.add_done_callback(self._waiters.discard)
-        return waiter
-
-    def _wake(self) -> None:
-        self.on_moved()
-        for waiter in list(self._waiters):
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _stop(self, error: BaseException) -> None:
-        """Act no more: another controller drives the operation, or going on would do harm."""
-        logger.error("operation %r stops: %s", self.operation.operation_id, text_of(error))
-        self._stopped_by = error
-        if not self.operation.cleaning:
-            self.fault = self.fault or error
-        self.stopped = self.released = True
-        self._timers.stop_all()
-        self._asks.drop_all()
-        _answer([(queued, error) for queued in self._queue])
-        self._queue.clear()
-        self.on_released()
-        self._wake()
-
-
-def _record_of(error: BaseException) -> FailureRecord:
-    return FailureRecord(
-        type=type(error).__name__,
-        text=text_of(error),
-        transient=is_transient_failure(error),
-        dead=is_actor_dead(error),
-    )
-
-
-def _answer(answers: Iterable[tuple[_Queued, Answer]]) -> None:
-    """Tell verbs what came of the triggers that they brought in."""
-    for queued, outcome in answers:
-        accepted = queued.accepted
-        if accepted is None or accepted.done():
-            continue
-        if isinstance(outcome, BaseException):
-            accepted.set_exception(outcome)
-        else:
-            accepted.set_result(outcome)
