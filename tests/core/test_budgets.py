@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymckpt.core.events import FailureRecord
 from gymckpt.core.settings import RetryPolicy, Settings
 from tests.core.driver import DEAD, FATAL, SHAKY, START_TS, World, settings
 from tests.core.histories import opened, reached, triggers_of
-
-TWICE = RetryPolicy(attempts=2, pause_s=4.0)
 
 
 def patient(call: str, attempts: int = 2, pause_s: float = 4.0) -> Settings:
@@ -64,8 +63,9 @@ def test_prepare_expires_after_its_deadline_and_grace() -> None:
     assert world.operation.state == "discarding"
     found = world.operation.call_state("prepare", world.operation.instances[0])
     assert (found.state, found.abandoned) == ("unanswered", False)
-    assert found.failure is not None
-    assert found.failure.text == "no answer to prepare within 105 s"
+    assert found.failure == FailureRecord(
+        type="TimeoutError", text="no answer to prepare within 105 s", transient=True, dead=False
+    )
 
 
 def test_phase_retry_shares_the_deadline() -> None:
@@ -180,6 +180,22 @@ def test_sealing_that_hangs_is_given_up() -> None:
     world.end_file("withdraw", well=True)
     world.answer("resume")
     assert (world.operation.state, world.manifest) == ("discarded", False)
+
+
+def test_each_ask_expires_by_its_own_deadline() -> None:
+    """Of three resumes that were sent at 0, 4 and 8 s each is given up 15 s after its sending."""
+    world = reached("checkpoint", "preparing", "discarding", count=3)
+    world.wait(3.0)
+    world.fail("resume", 1)
+    world.wait(4.0)
+    world.fail("resume", 2)
+    world.wait(30.0)
+    expired = {
+        (entry.instance[-1], entry.ask): entry.at_s
+        for entry in world.entries
+        if entry.instance and (entry.call, entry.trigger) == ("resume", "expire")
+    }
+    assert expired == {("0", 1): 15.0, ("1", 2): 19.0, ("2", 2): 23.0, ("0", 2): 31.0}
 
 
 # --- giving up early (L3) -----------------------------------------------------------------------

@@ -114,13 +114,27 @@ def test_a_failure_that_is_not_transient_loses_the_lease(failure: object) -> Non
     assert (cause.trigger, cause.call, cause.facts["failed"]) == ("lose_lease", "renew", 1)
 
 
+def test_a_lease_is_lost_at_once_however_young_the_operation_is() -> None:
+    """A renewal that fails for good a tenth of a second after the opening loses the lease then."""
+    numbers = settings(control_timeout_s=0.3, prepare_timeout_s=0.3)
+    world = reached("checkpoint", "parked", numbers=numbers)
+    world.wait(0.1)
+    world.fail("renew", 0, failure=FATAL)
+    assert (world.operation.state, world.at_s) == ("discarding", 0.1)
+
+
 def test_not_ready_loses_the_lease() -> None:
     """An instance that answers a renewal with not ready is not parked any more."""
     world = in_round()
     world.refuse("renew", 0)
     assert world.operation.state == "discarding"
     assert world.operation.cause is not None
-    assert world.operation.cause.facts["sample"][0]["failure"]["type"] == "NotReady"
+    assert world.operation.cause.facts["sample"][0]["failure"] == {
+        "type": "NotReady",
+        "text": "the instance answered: not ready",
+        "transient": False,
+        "dead": False,
+    }
 
 
 @pytest.mark.parametrize("state", ["parked", "committing", "sealing", "committed"])
@@ -155,6 +169,16 @@ def test_a_transient_failure_is_borne_until_the_acknowledged_deadline() -> None:
     assert (world.operation.state, world.at_s) == ("discarding", pytest.approx(10.0))
     assert len(world.sent_to("renew", 0)) == 3
     assert len(world.sent_to("renew", 1)) == 2
+
+
+@pytest.mark.parametrize("fails_s", [4.0, 9.0, 9.9, 9.999])
+def test_the_lease_ends_when_it_ends_however_late_the_trouble_comes(fails_s: float) -> None:
+    """A renewal that fails shortly before the last acknowledged deadline loses the lease at it."""
+    world = in_round(count=1)
+    world.wait(fails_s - world.at_s)
+    world.fail("renew", 0)
+    world.wait_until(lambda world: world.operation.state == "discarding")
+    assert world.at_s == pytest.approx(10.0, abs=1e-5)
 
 
 def test_an_unanswered_renewal_is_trouble_when_its_budget_is_over() -> None:

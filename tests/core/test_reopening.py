@@ -1,5 +1,5 @@
 """
-Reopening, whatever happened: late answers, sweeps, lease horizons, withdrawals, takeovers.
+Reopening, whatever happened: late answers, sweeps, lease horizons, withdrawals.
 
 Worlds use round numbers (`driver.settings`): resume has 10 s and 5 s of grace, two tries with 1 s
 between them; a sweep comes 30 s later; leases of a checkpoint that got no further than prepare end
@@ -176,6 +176,15 @@ def test_nobody_lapses_before_the_horizon() -> None:
     world.pass_time(699.0 - world.at_s)
     world.fire("sweep")
     assert len(world.outstanding("resume")) == 2
+
+
+def test_everybody_lapses_at_the_horizon() -> None:
+    """A sweep in the very instant of the horizon lets what is unconfirmed rest."""
+    world = unconfirmed()
+    world.wait_until(lambda world: 700.0 - world.at_s < 45.0 and not world.asks)
+    world.pass_time(700.0 - world.at_s)
+    world.fire("sweep")
+    assert (world.operation.state, where(world)) == ("discarded", "lapsed")
 
 
 def test_the_horizon_follows_the_last_deadline_that_was_sent() -> None:
