@@ -511,8 +511,8 @@ def test_a_journal_that_may_only_be_read_is_not_opened_for_writing(foreign: Path
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime - ext4 /dev/root rw
 30 22 0:5 / /proc rw - proc proc rw
-41 22 0:40 / /home rw,relatime shared:1 master:2 - nfs4 server:/home rw,vers=4.2
-42 41 0:41 / /home/me/local\040disk rw - xfs /dev/sdb rw
+41 22 0:40 / /data rw,relatime shared:1 master:2 - nfs4 server:/data rw,vers=4.2
+42 41 0:41 / /data/me/local\040disk rw - xfs /dev/sdb rw
 43 22 0:42 / /mnt/lustre rw - lustre mgs@tcp:/fs rw
 44 22 0:43 / /mnt/ssh rw - fuse.sshfs user@host: rw
 45 22 0:44 / /mnt/ssh rw - ext4 /dev/sdc rw
@@ -524,9 +524,9 @@ nonsense
     ("path", "kind"),
     [
         ("/tmp/journal", "ext4"),
-        ("/home/me/journal", "nfs4"),
+        ("/data/me/journal", "nfs4"),
         ("/homes/journal", "ext4"),
-        ("/home/me/local disk/journal", "xfs"),
+        ("/data/me/local disk/journal", "xfs"),
         ("/mnt/lustre/a/b", "lustre"),
         ("/mnt/ssh/journal", "ext4"),
     ],

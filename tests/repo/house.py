@@ -82,7 +82,6 @@ WAIVERS: dict[str, str] = {
 """`path` or `path:function` to why it may be longer than the rule."""
 
 SLEEPERS: dict[str, str] = {
-    "gymckpt/journal/postgresql.py": "rests between two tries, on the recorder's thread",
     "gymckpt/journal/sqlite.py": "waits for another process's lock, on the recorder's thread",
 }
 """Files of the package that may call `time.sleep`, with the thread that needs it."""
