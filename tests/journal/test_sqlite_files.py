@@ -525,7 +525,7 @@ nonsense
     [
         ("/tmp/journal", "ext4"),
         ("/data/me/journal", "nfs4"),
-        ("/homes/journal", "ext4"),
+        ("/datas/journal", "ext4"),
         ("/data/me/local disk/journal", "xfs"),
         ("/mnt/lustre/a/b", "lustre"),
         ("/mnt/ssh/journal", "ext4"),
