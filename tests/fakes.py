@@ -4,8 +4,8 @@ A scripted deployment behind a handle, for tests beside those with real Ray acto
 It has the methods that a coordinator calls, each with a `.remote` that gives an awaitable, and logs
 every call and what became of it. Per call it answers, answers late, hangs, raises, applies the
 effect and never answers, or applies it long after its caller has gone. It keeps what a real
-deployment keeps of the protocol: the fence of resumed ids, the phase, the lease, which attempts run
-and which are refused.
+deployment keeps of the protocol: the fence of resumed ids, the phase, which attempts run and which
+are refused.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class _Method:
         loop = asyncio.get_running_loop()
         call = Call(self._op, args, kwargs, loop.time(), next(_ticks))
         self._actor.calls.append(call)
+        self._actor.on_call(call)
         script = self._actor.next_script(self._op)
         if isinstance(script, Immediate):
             call.end("raised")
@@ -154,10 +155,10 @@ class FakeActor:
         self.retired: set[EnvironmentEpisode] = set()
         self.restarts: tuple[EnvironmentEpisode, ...] = ()
         self.export: Callable[[Iterable[EnvironmentEpisode]], Any] = default_commit
+        self.on_call: Callable[[Call], None] = lambda _call: None
+        """Told of every call as it leaves the coordinator."""
         self.wall: Callable[[], float] | None = None
         """Its own clock, where it checks deadlines."""
-        self.lease_ts = 0.0
-        self.leases: list[float] = []
 
     def __getattr__(self, name: str) -> _Method:
         if not name.startswith("checkpoint_"):
@@ -231,9 +232,6 @@ class FakeActor:
         op, wire_id = call.op, call.wire_id
         if self.fenced:
             self._require_allowed(call)
-        if op != "resume" and "deadline_ts" in call.kwargs:
-            self.lease_ts = max(self.lease_ts, call.kwargs["deadline_ts"])
-            self.leases.append(self.lease_ts)
         if op == "resume":
             self._reopen(wire_id)
         elif op == "prepare":

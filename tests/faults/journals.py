@@ -13,6 +13,10 @@ Trouble = Literal["none", "fail", "lose", "refuse"]
 raises what no journal should."""
 
 
+class EntryRefused(ValueError):
+    """No error that a journal should raise."""
+
+
 class TroubledJournal(MemoryJournal):
     """Numbers its writes from 1 and asks what to do about each."""
 
@@ -38,7 +42,7 @@ class TroubledJournal(MemoryJournal):
         if trouble == "fail":
             raise JournalUnavailable("the disk is full, says the test")
         if trouble == "refuse":
-            raise ValueError("no entry, says the test")
+            raise EntryRefused("no entry, says the test")
         write()
         if trouble == "lose":
             raise JournalOutcomeUnknown("no answer, says the test")
