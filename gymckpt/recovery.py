@@ -318,7 +318,7 @@ async def claimed(
     operation = replay(entries)
     silent_s = max(0.0, clock.wall_ts() - entries[-1].ts)
     scheduler = Scheduler(
-        attrs.evolve(operation, at_s=operation.at_s + silent_s),
+        attrs.evolve(operation, epoch=epoch, at_s=operation.at_s + silent_s),
         recorder=recorder,
         handles=handles,
         wire=_calls_of(operation),
