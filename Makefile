@@ -6,12 +6,13 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 EXTRAS := ray,gymnasium,postgresql
 
-.PHONY: help install example test lint style formatting types mypy pyright \
+.PHONY: help install example test prove lint style formatting types mypy pyright \
 	wheel-check docs bench clean
 
 help:
 	@echo "make example      run the main job: rollouts that survive a kill"
 	@echo "make test         run the whole test suite"
+	@echo "make prove        explore every state of every operation, for some minutes"
 	@echo "make lint         check style and formatting"
 	@echo "make types        check the types, with two checkers"
 	@echo "make wheel-check  build the package, install it into an empty environment, use it there"
@@ -37,6 +38,9 @@ example: $(INSTALLED)
 
 test: $(INSTALLED)
 	@$(PY) -m pytest
+
+prove: $(INSTALLED)
+	@$(PY) -m gymckpt.testing.prove
 
 lint: style formatting
 
