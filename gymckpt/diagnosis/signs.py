@@ -253,7 +253,17 @@ def _late_rounds(operation: OperationState, rounds: Sequence[_Round]) -> Iterato
 
 
 def _late_replies(case: Case) -> Iterator[Finding]:
-    late = [entry for entry in case.entries if entry.trigger in ("stale", "confirm")]
+    given_up = {
+        (entry.call, entry.instance, entry.ask)
+        for entry in case.entries
+        if entry.facts.get("abandoned")
+    }
+    late = [
+        entry
+        for entry in case.entries
+        if entry.trigger in ("stale", "confirm")
+        and (entry.call, entry.instance, entry.ask) not in given_up
+    ]
     answered = [entry for entry in late if entry.facts.get("outcome", "answered") == "answered"]
     if not answered:
         return

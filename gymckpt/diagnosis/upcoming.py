@@ -150,7 +150,7 @@ class _Marks:
             pause_s = state.settings.retry(call).pause_s
             left_s = pause_s if renewing else timing.remaining_s(state, call, now)
             self.retry_s.setdefault(call, entry.at_s + min(pause_s, left_s))
-        if not (renewing or again) and "cannot_succeed" in state.row.when:
+        if not (renewing or again or call == RESUME) and "cannot_succeed" in state.row.when:
             self.doomed_s = entry.at_s if self.doomed_s is None else self.doomed_s
 
 
