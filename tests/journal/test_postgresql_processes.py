@@ -11,13 +11,14 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import Connection
 
-from gymckpt.errors import JournalUnavailable
-from gymckpt.journal import Journal, open_journal
+from gymckpt.errors import JournalUnavailable, OperationIdUsed
+from gymckpt.journal import Journal, open_journal, postgresql
+from gymckpt.journal.postgresql import PostgresqlStore
 from gymckpt.journal.schema import MIGRATIONS
 from tests.journal.conftest import PostgresqlHome
 from tests.journal.processes import in_fork, require_fork, together, working
-from tests.journal.samples import OPERATION, RUN, begun, entries, entry
-from tests.journal.servers import running, store_of
+from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
+from tests.journal.servers import before_each_insert, running, store_of, waiting
 from tests.racing import WAIT_S, in_threads, wait_until
 
 
@@ -46,6 +47,51 @@ def test_threads_make_one_journal_together(pg_home: PostgresqlHome) -> None:
     """Threads that open a journal in an empty schema at once all succeed."""
     assert in_threads(*[lambda: open_journal(pg_home.url).close()] * 6) == [None] * 6
     assert pg_home.execute("SELECT * FROM meta") == [(len(MIGRATIONS),)]
+
+
+def test_a_schema_is_raised_by_one_controller_while_others_wait(
+    pg_home: PostgresqlHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two controllers of a newer release that come at once run its new step once."""
+    pg_home.open().close()
+    monkeypatch.setattr(postgresql, "IDLE_S_MAX", WAIT_S)
+    inside, leave = threading.Event(), threading.Event()
+
+    def step(connection: Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE operations ADD COLUMN note TEXT")
+        inside.set()
+        leave.wait(WAIT_S)
+
+    def raised() -> None:
+        PostgresqlStore(pg_home.url, migrations=(*MIGRATIONS, step)).close()
+
+    with running(raised) as first, running(raised) as second:
+        inside.wait(WAIT_S)
+        wait_until(lambda: waiting(pg_home))
+        leave.set()
+    assert (first, second) == ([None], [None])
+    assert pg_home.execute("SELECT * FROM meta") == [(len(MIGRATIONS) + 1,)]
+
+
+def test_an_operation_is_opened_by_one_of_two_that_come_at_once(
+    pg_home: PostgresqlHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two controllers that open one id at the same moment, the later is told it is used."""
+    monkeypatch.setattr(postgresql, "IDLE_S_MAX", WAIT_S)
+    first, second = (pg_home.open_with(busy_timeout_s=WAIT_S) for _ in range(2))
+    inside = threading.Event()
+
+    def wait_for_the_other(_connection: Connection) -> None:
+        inside.set()
+        wait_until(lambda: waiting(pg_home))
+
+    before_each_insert(first, wait_for_the_other)
+    with running(lambda: begun(first, 2)) as winner:
+        inside.wait(WAIT_S)
+        with pytest.raises(OperationIdUsed):
+            second.open_operation(opening(), [entry(1)], owner="host-b:2")
+    assert winner == [entries(1, 2)]
+    assert first.read(RUN, OPERATION) == tuple(entries(1, 2))
 
 
 def test_processes_lose_and_double_nothing_while_others_fight(pg_home: PostgresqlHome) -> None:
