@@ -154,7 +154,9 @@ def watch_lease(work: Work, _call: str = RENEW) -> None:
         return
     pause_s = work.operation.settings.retry(RENEW).pause_s
     left_s = max(0.0, earliest_s - work.now.at_s)
-    work.effects += [StopTimer("lease"), StartTimer("lease", left_s)]
+    work.effects.append(StopTimer("lease"))
+    if left_s > timing.RESOLUTION_S:
+        work.effects.append(StartTimer("lease", left_s))
     work.effects.append(StartTimer(f"retry.{RENEW}", pause_s))
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "budget_s",
     "earliest_lease_s",
     "is_doomed",
+    "is_lease_lost",
     "is_exhausted",
     "remaining_s",
     "retryable",
@@ -90,7 +91,7 @@ def is_doomed(operation: OperationState, now: Moment) -> bool:
         return False
     if phase.mendable < unconfirmed or remaining_s(operation, call, now) <= RESOLUTION_S:
         return True
-    return call == RENEW and lease_lost(operation, now)
+    return call == RENEW and is_lease_lost(operation, now)
 
 
 def earliest_lease_s(operation: OperationState) -> float | None:
@@ -101,6 +102,12 @@ def earliest_lease_s(operation: OperationState) -> float | None:
     trouble. A renewal is in trouble from its first failure until it is answered.
     """
     return min(operation.endangered, default=None)
+
+
+def is_lease_lost(operation: OperationState, now: Moment) -> bool:
+    """Whether a lease is known to be lost, or in trouble past its last acknowledgement."""
+    earliest_s = earliest_lease_s(operation)
+    return earliest_s is not None and earliest_s <= now.at_s + RESOLUTION_S
 
 
 # --- joint conditions ---------------------------------------------------------------------------
@@ -134,9 +141,14 @@ def is_exhausted(operation: OperationState, now: Moment) -> bool:
 
 
 def lease_lost(operation: OperationState, now: Moment) -> bool:
-    """An instance's lease is known to be lost, or in trouble past its last acknowledgement."""
-    earliest_s = earliest_lease_s(operation)
-    return earliest_s is not None and earliest_s <= now.at_s + RESOLUTION_S
+    """
+    A lease is lost, and the state does not end anyway because its own call failed before.
+
+    A dead instance fails both; the call's failures are reported together a moment later.
+    """
+    if "cannot_succeed" in operation.row.when and is_doomed(operation, now):
+        return False
+    return is_lease_lost(operation, now)
 
 
 CONDITIONS: Mapping[str, Callable[[OperationState, Moment], bool]] = {
@@ -151,6 +163,7 @@ CONDITIONS: Mapping[str, Callable[[OperationState, Moment], bool]] = {
 HOLDING: Mapping[str, Callable[[OperationState, Moment], bool]] = {
     **CONDITIONS,
     "cannot_succeed": is_doomed,
+    "lease_lost": is_lease_lost,
 }
 """The same, as they must hold when their trigger comes: a phase that cannot succeed may be ended
 while replies are outstanding, since they are waited for only so long."""
