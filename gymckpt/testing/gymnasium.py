@@ -29,6 +29,9 @@ GRACE_S = 600.0
 IDLE_ROUNDS = 40
 """How many rounds of the event loop count as everything that can happen without time."""
 
+FIRINGS_MAX = 10_000
+"""How many timers may go off in one advance; more of them arm each other."""
+
 HELD_S = 30.0
 """How long a held write waits at most, in real time."""
 
@@ -65,12 +68,15 @@ class ManualTime:
 
     def advance(self, by_s: float) -> None:
         """Let time pass; timers go off in their order, each at its moment."""
-        end_s = self._elapsed_s + by_s
+        end_s, fired = self._elapsed_s + by_s, 0
         while due := [one for one in self._timers if one.armed and one.when_s <= end_s]:
             timer = min(due, key=lambda one: one.when_s)
             timer.armed = False
             self._elapsed_s = max(self._elapsed_s, timer.when_s)
             timer.callback()
+            fired += 1
+            if fired > FIRINGS_MAX:
+                raise RuntimeError("timers are armed again and again without time passing")
         self._elapsed_s = end_s
 
     def step_clock(self, by_s: float) -> None:

@@ -11,9 +11,8 @@ what it breaks, in plain words. A backend that does not claim all says so: `leve
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Awaitable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Awaitable
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -31,7 +30,25 @@ from gymckpt.testing.instance_report import (
 __all__ = ["InstanceContract"]
 
 
-class InstanceContract(abc.ABC):  # noqa: B024 - a factory may come from a fixture instead
+_RESULTS = pytest.StashKey[list[Result]]()
+
+
+def _results_of(request: pytest.FixtureRequest) -> list[Result]:
+    """Return where the results of a test's class are gathered, to be printed at its end."""
+    owner = cast("Any", request).node.getparent(pytest.Class)  # a node's type is not declared
+    if _RESULTS not in owner.stash:
+        owner.stash[_RESULTS] = []
+        owner.addfinalizer(lambda: _print(request.config, owner.name, owner.stash[_RESULTS]))
+    return cast("list[Result]", owner.stash[_RESULTS])
+
+
+def _print(config: pytest.Config, name: str, results: list[Result]) -> None:
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"\n{name}\n{ContractReport(tuple(results))}")
+
+
+class InstanceContract:
     """
     The checks, one test each.
 
@@ -45,23 +62,13 @@ class InstanceContract(abc.ABC):  # noqa: B024 - a factory may come from a fixtu
         """Make an instance that is open and has no episode; a subclass says how."""
         pytest.fail(f"{type(self).__name__} does not say how to make an instance")
 
-    @pytest.fixture(scope="class", name="contract_results")
-    def _contract_results(self, request: pytest.FixtureRequest) -> Iterator[list[Result]]:
-        results: list[Result] = []
-        yield results
-        reporter: Any = request.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None and results:
-            owner: Any = request.node
-            name = owner.name
-            reporter.write_line(f"\n{name}\n{ContractReport(tuple(results))}")
-
     @pytest.mark.parametrize("check", checks(), ids=lambda check: f"{check.level}-{check.name}")
-    def test_instance_keeps(self, check: Check, contract_results: list[Result]) -> None:
+    def test_instance_keeps(self, check: Check, request: pytest.FixtureRequest) -> None:
         """The instance keeps what the check claims."""
         if LEVELS.index(check.level) > LEVELS.index(self.level):
             pytest.skip(f"the backend claims level {self.level}")
         result = run_check(check, self.make_instance)
-        contract_results.append(result)
+        _results_of(request).append(result)
         if result.outcome == "not tried":
             pytest.skip(result.why)
         if result.outcome == "failed":

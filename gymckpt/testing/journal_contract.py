@@ -1,0 +1,375 @@
+"""
+The journal contract as a pytest class, for whoever keeps the journal in a store of their own.
+
+    class TestMyJournal(JournalContract):
+        def opener(self, tmp_path: Path) -> Callable[[], Journal]:
+            return lambda: MyJournal(tmp_path / "journal")
+
+Every call of the opener opens the same entries; each test begins with an empty store. What a
+journal promises is said in `gymckpt.journal.base`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymckpt.core.entry import Entry
+from gymckpt.errors import (
+    Fenced,
+    JournalConflict,
+    JournalError,
+    JournalUnavailable,
+    OperationHeld,
+    OperationIdUsed,
+)
+from gymckpt.journal import Journal, OperationRow
+from gymckpt.testing.journal_samples import (
+    OPERATION,
+    RUN,
+    begun,
+    call_entry,
+    entries,
+    entry,
+    opening,
+)
+
+__all__ = ["JournalContract"]
+
+RACERS = 6
+"""How many threads race."""
+
+RACE_S = 30.0
+"""How long, in real time, a racer waits for the others."""
+
+Open = Callable[[], Journal]
+
+
+def _row(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> OperationRow:
+    found = journal.operation(run, operation_id)
+    assert found is not None, f"the journal does not know operation {operation_id!r}"
+    return found
+
+
+# --- the contract -------------------------------------------------------------------------------
+
+
+class JournalContract:
+    """What every journal keeps, one test each."""
+
+    def opener(self, tmp_path: Path) -> Open:
+        """Return what opens one journal again and again; a subclass says how."""
+        pytest.fail(f"{type(self).__name__} does not say how to open a journal in {tmp_path}")
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Iterator[Open]:
+        """Give what opens the journal, and close whatever was opened."""
+        opened: list[Journal] = []
+        open_one = self.opener(tmp_path)
+
+        def reopen() -> Journal:
+            opened.append(open_one())
+            return opened[-1]
+
+        yield reopen
+        for journal in opened:
+            journal.close()
+
+    @pytest.fixture
+    def journal(self, reopen: Open) -> Journal:
+        """Give an empty journal."""
+        return reopen()
+
+    # --- opening and appending
+
+    def test_an_opened_operation_is_listed(self, journal: Journal) -> None:
+        """The row follows from the first entries: state, last seq, times, epoch 1, owner."""
+        first = [entry(1), entry(2), call_entry(3)]
+        journal.open_operation(opening(), first, owner="host-a:1")
+        assert _row(journal) == OperationRow(
+            run=RUN,
+            operation_id=OPERATION,
+            chart="checkpoint",
+            chart_version=1,
+            state="preparing",
+            settled=False,
+            epoch=1,
+            owner="host-a:1",
+            last_seq=3,
+            opened_ts=first[0].ts,
+            updated_ts=first[2].ts,
+        )
+        assert journal.read(RUN, OPERATION) == tuple(first)
+
+    def test_an_id_is_used_once(self, journal: Journal) -> None:
+        """Opening an id again is refused, also after it has settled."""
+        begun(journal)
+        for settles in (True, False):
+            with pytest.raises(OperationIdUsed):
+                begun(journal)
+            if settles:
+                journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
+        assert journal.read(RUN, OPERATION) == tuple(entries(1, 2))
+
+    def test_runs_are_apart(self, journal: Journal) -> None:
+        """The same id in another run is another operation."""
+        begun(journal)
+        begun(journal, run="run-2")
+        journal.append([entry(2, run="run-2")], expected_seq=1, epoch=1)
+        assert _row(journal).last_seq == 1
+        assert _row(journal, run="run-2").last_seq == 2
+
+    def test_entries_come_back_in_order(self, journal: Journal) -> None:
+        """Batches of any size are read back as one sequence, whole or after any entry."""
+        begun(journal)
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+        journal.append(entries(3, 40), expected_seq=2, epoch=1)
+        for after_seq in (0, 1, 17, 40, 41):
+            found = journal.read(RUN, OPERATION, after_seq=after_seq)
+            assert found == tuple(entries(after_seq + 1, 40))
+
+    def test_facts_come_back_as_they_were(self, journal: Journal) -> None:
+        """Whatever JSON an entry carries is read back equal, and no later change reaches it."""
+        facts: dict[str, Any] = {
+            "a": [1, 2.5, None, True, "ü\n\u2028"],
+            "b": {"c": [{}]},
+            "d": -0.0,
+        }
+        begun(journal)
+        journal.append([entry(2, facts=facts)], expected_seq=1, epoch=1)
+        facts["a"].append("later")
+        stored = journal.read(RUN, OPERATION)[1].facts
+        assert stored == {**facts, "a": facts["a"][:-1]}
+
+    def test_state_follows_the_operation(self, journal: Journal) -> None:
+        """Entries of calls move the last seq and the time, and leave the state."""
+        begun(journal)
+        journal.append([entry(2), call_entry(3, dest="gone")], expected_seq=1, epoch=1)
+        found = _row(journal)
+        assert (found.state, found.last_seq) == ("preparing", 3)
+        assert (found.opened_ts, found.updated_ts) == (entry(1).ts, entry(3).ts)
+
+    def test_settled_is_for_ever(self, journal: Journal) -> None:
+        """Late entries are appended to a settled operation and never unsettle it."""
+        begun(journal)
+        journal.append([entry(2, dest="discarded")], expected_seq=1, epoch=1, settled=True)
+        journal.append([call_entry(3, trigger="stale")], expected_seq=2, epoch=1)
+        assert (_row(journal).settled, _row(journal).state) == (True, "discarded")
+
+    def test_an_append_can_be_repeated(self, journal: Journal) -> None:
+        """The same entries again are a no-op, also when the journal went on since."""
+        begun(journal)
+        journal.append(entries(2, 4), expected_seq=1, epoch=1)
+        journal.append(entries(2, 4), expected_seq=1, epoch=1)
+        journal.append([entry(5)], expected_seq=4, epoch=1)
+        journal.append(entries(3, 4), expected_seq=2, epoch=1)
+        assert journal.read(RUN, OPERATION) == tuple(entries(1, 5))
+
+    def test_an_append_that_landed_in_part_goes_on(self, journal: Journal) -> None:
+        """A repeated append with more entries behind it stores exactly those."""
+        begun(journal)
+        journal.append(entries(2, 4), expected_seq=1, epoch=1)
+        journal.append(entries(2, 6), expected_seq=1, epoch=1, settled=True)
+        assert journal.read(RUN, OPERATION) == tuple(entries(1, 6))
+        assert _row(journal).settled
+
+    @pytest.mark.parametrize(
+        ("batch", "expected_seq"),
+        [
+            ([entry(6)], 5),
+            ([entry(2, dest="elsewhere")], 1),
+            ([entry(2), entry(3, facts={})], 1),
+            ([entry(4, at_s=0.0), entry(5)], 3),
+        ],
+    )
+    def test_other_entries_are_a_conflict(
+        self, journal: Journal, batch: Sequence[Entry], expected_seq: int
+    ) -> None:
+        """Entries that do not follow what is stored, or differ from it, change nothing."""
+        begun(journal, 4)
+        with pytest.raises(JournalConflict):
+            journal.append(batch, expected_seq=expected_seq, epoch=1)
+        assert journal.read(RUN, OPERATION) == tuple(entries(1, 4))
+
+    @pytest.mark.parametrize(
+        "batch", [[], [entry(3)], [entry(2), entry(4)], [entry(2, epoch=2)]], ids=len
+    )
+    def test_a_malformed_batch_is_refused_whole(
+        self, journal: Journal, batch: Sequence[Entry]
+    ) -> None:
+        """A batch with a gap, of two epochs or of nothing is a ValueError, and stores nothing."""
+        begun(journal)
+        with pytest.raises(ValueError, match=r"."):
+            journal.append(batch, expected_seq=1, epoch=1)
+        assert journal.read(RUN, OPERATION) == (entry(1),)
+
+    # --- epochs and signs of life
+
+    def test_a_claim_fences_the_epoch_before(self, journal: Journal) -> None:
+        """After a claim only the new epoch appends; the refusal says who holds the operation."""
+        begun(journal)
+        assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+        with pytest.raises(Fenced) as caught:
+            journal.append([entry(2)], expected_seq=1, epoch=1)
+        assert (caught.value.current_epoch, caught.value.owner) == (2, "host-b:2")
+        journal.append([entry(2, epoch=2)], expected_seq=1, epoch=2)
+        assert journal.read(RUN, OPERATION) == (entry(1), entry(2, epoch=2))
+
+    def test_a_batch_that_had_landed_is_still_fenced(self, journal: Journal) -> None:
+        """Who was taken over is told so, whether or not its last append had landed."""
+        begun(journal, 2)
+        journal.claim(RUN, OPERATION, owner="host-b:2")
+        with pytest.raises(Fenced):
+            journal.append([entry(2)], expected_seq=1, epoch=1)
+
+    def test_an_epoch_that_was_never_granted_is_fenced(self, journal: Journal) -> None:
+        """A writer with a made-up epoch is refused like one that was taken over."""
+        begun(journal)
+        with pytest.raises(Fenced):
+            journal.append([entry(2, epoch=9)], expected_seq=1, epoch=9)
+
+    def test_claims_count_up(self, journal: Journal) -> None:
+        """Every claim is a new epoch, adds no entry, and is possible after the end."""
+        begun(journal)
+        journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
+        assert [journal.claim(RUN, OPERATION, owner=f"host-{n}") for n in range(3)] == [2, 3, 4]
+        assert (_row(journal).epoch, _row(journal).owner) == (4, "host-2")
+        assert (_row(journal).last_seq, _row(journal).settled) == (2, True)
+
+    def test_the_living_keep_what_they_drive(self, journal: Journal) -> None:
+        """A claim within `stale_s` of the last sign of life is refused and changes nothing."""
+        begun(journal)
+        journal.heartbeat(RUN, OPERATION, epoch=1)
+        with pytest.raises(OperationHeld):
+            journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e6)
+        assert _row(journal).epoch == 1
+        assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=0.0) == 2
+        with pytest.raises(Fenced):
+            journal.heartbeat(RUN, OPERATION, epoch=1)
+
+    def test_silence_is_measured(self, journal: Journal) -> None:
+        """The silence of a controller is a number of seconds from its opening on."""
+        begun(journal)
+        silent_s = journal.silent_s(RUN, OPERATION)
+        assert silent_s is not None
+        assert 0.0 <= silent_s < RACE_S
+        assert journal.silent_s(RUN, "nowhere") is None
+
+    # --- what is not there, listing, closing
+
+    def test_what_is_not_there_is_named(self, journal: Journal) -> None:
+        """Reading, claiming or appending to an unknown operation says so; its row is None."""
+        begun(journal)
+        calls: list[Callable[[], object]] = [
+            lambda: journal.read(RUN, "op-2"),
+            lambda: journal.claim(RUN, "op-2", owner="host-a:1"),
+            lambda: journal.heartbeat(RUN, "op-2", epoch=1),
+            lambda: journal.append([entry(2, operation_id="op-2")], expected_seq=1, epoch=1),
+        ]
+        for call in calls:
+            with pytest.raises(JournalError, match="op-2"):
+                call()
+        assert journal.operation(RUN, "op-2") is None
+        assert [found.operation_id for found in journal.operations()] == [OPERATION]
+
+    def test_operations_are_listed_by_opening(self, journal: Journal) -> None:
+        """The listing is ordered by opening time, whole or for one run or unfinished only."""
+        for name, run, ts in [("c", RUN, 30.0), ("a", "run-2", 10.0), ("b", RUN, 20.0)]:
+            begun(journal, operation_id=name, run=run, ts=ts)
+        journal.append([entry(2, operation_id="b", ts=99.0)], expected_seq=1, epoch=1, settled=True)
+
+        def listed(run: str | None = None, *, unfinished: bool = False) -> list[str]:
+            return [one.operation_id for one in journal.operations(run, unfinished=unfinished)]
+
+        assert listed() == ["a", "b", "c"]
+        assert listed(RUN) == ["b", "c"]
+        assert listed(unfinished=True) == ["a", "c"]
+        assert listed(RUN, unfinished=True) == ["c"]
+
+    def test_only_what_has_settled_is_removed(self, journal: Journal) -> None:
+        """An unfinished operation is not removed; a settled one is, and its id stays used."""
+        begun(journal)
+        with pytest.raises(JournalError):
+            journal.remove(RUN, OPERATION)
+        journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
+        journal.remove(RUN, OPERATION)
+        journal.remove(RUN, OPERATION)
+        assert journal.operations() == ()
+        with pytest.raises(OperationIdUsed):
+            begun(journal)
+
+    def test_everything_is_there_when_it_is_opened_again(self, reopen: Open) -> None:
+        """Closing and opening changes neither rows nor entries."""
+        with reopen() as journal:
+            begun(journal, 3)
+            journal.claim(RUN, OPERATION, owner="host-b:2")
+            before = journal.operations()
+        again = reopen()
+        assert again.operations() == before
+        assert again.read(RUN, OPERATION) == tuple(entries(1, 3))
+
+    def test_a_second_opener_sees_and_fences(self, reopen: Open) -> None:
+        """What one opening of the journal does is seen, and obeyed, through another."""
+        one, other = reopen(), reopen()
+        begun(one)
+        assert other.claim(RUN, OPERATION, owner="host-b:2") == 2
+        with pytest.raises(Fenced):
+            one.append([entry(2)], expected_seq=1, epoch=1)
+
+    def test_a_closed_journal_refuses(self, journal: Journal) -> None:
+        """After `close` each call is JournalUnavailable; closing again is fine."""
+        begun(journal)
+        journal.close()
+        journal.close()
+        calls: list[Callable[[], object]] = [
+            lambda: begun(journal, operation_id="op-2"),
+            lambda: journal.append([entry(2)], expected_seq=1, epoch=1),
+            lambda: journal.claim(RUN, OPERATION, owner="host-a:1"),
+            lambda: journal.read(RUN, OPERATION),
+            journal.operations,
+        ]
+        for call in calls:
+            with pytest.raises(JournalUnavailable):
+                call()
+
+    # --- threads
+
+    def test_of_racing_writers_one_lands(self, journal: Journal) -> None:
+        """Of writers that append different entries after the same one, exactly one lands."""
+        begun(journal)
+        barrier = threading.Barrier(RACERS)
+
+        def work(writer: int) -> list[int]:
+            won: list[int] = []
+            for seq in range(2, 8):
+                barrier.wait(RACE_S)
+                mine = [entry(seq, facts={"writer": writer})]
+                try:
+                    journal.append(mine, expected_seq=seq - 1, epoch=1)
+                except JournalConflict:
+                    continue
+                won.append(seq)
+            return won
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            wins = list(pool.map(work, range(RACERS)))
+        assert sorted(seq for won in wins for seq in won) == list(range(2, 8))
+        stored = journal.read(RUN, OPERATION)
+        for writer, won in enumerate(wins):
+            assert [one.seq for one in stored if one.facts.get("writer") == writer] == won
+
+    def test_claims_are_all_different(self, journal: Journal) -> None:
+        """Concurrent claims never share an epoch."""
+        begun(journal)
+
+        def claim(number: int) -> int:
+            return journal.claim(RUN, OPERATION, owner=f"t-{number}")
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            claims = sorted(pool.map(claim, range(4 * RACERS)))
+        assert claims == list(range(2, 4 * RACERS + 2))

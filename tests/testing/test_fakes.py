@@ -1,0 +1,127 @@
+"""The shipped fakes: a controller meets the faults of a script, and crashes where it is told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymckpt import GymCheckpointCoordinator
+from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.errors import GymCheckpointOperationError, GymCheckpointUnavailable
+from gymckpt.journal import Journal, MemoryJournal, MemoryStore
+from gymckpt.testing.fakes import CrashingJournal, FakeInstance, FakeShardSet, Fault
+
+A = EnvironmentEpisode("r-a", 0)
+APPENDS_MAX = 60
+
+
+def coordinator(journal: Journal, *instances: FakeInstance) -> GymCheckpointCoordinator:
+    return GymCheckpointCoordinator(
+        FakeShardSet(*instances),
+        control_timeout_s=5.0,
+        prepare_timeout_s=5.0,
+        journal=journal,
+        run="run-1",
+        settle_s=0.01,
+    )
+
+
+def published(root: Path) -> bool:
+    return (root / "gym_checkpoint.json").exists()
+
+
+async def checkpoint(one: GymCheckpointCoordinator, root: Path) -> Any:
+    async with one.prepared("c1") as restarts:
+        running = {"tools/replica-0": (A,), "tools/replica-1": ()}
+        return await one.commit("c1", root, running, restarts=restarts)
+
+
+async def test_instances_without_faults_take_a_checkpoint(tmp_path: Path) -> None:
+    """A whole checkpoint and restore go through, and both instances are open at the end."""
+    pair = FakeInstance(), FakeInstance()
+    one = coordinator(MemoryJournal(), *pair)
+    saved = await checkpoint(one, tmp_path)
+    assert all(instance.is_open for instance in pair)
+    async with one.restored("x1", tmp_path, saved.manifest):
+        assert not any(instance.is_open for instance in pair)
+    assert all(instance.is_open for instance in pair)
+    assert pair[0].installed == {A.next_attempt()}
+
+
+async def test_an_error_is_raised_and_the_thing_is_done_or_not() -> None:
+    """A scripted error comes once; `does` says whether the instance acted."""
+    for does in (True, False):
+        instance = FakeInstance()
+        instance.script("prepare", Fault(does=does, error=ConnectionError("lost")), None)
+        with pytest.raises(ConnectionError):
+            await instance.checkpoint_prepare.remote("c1", deadline_ts=4e12)
+        assert instance.control.is_open is not does
+        assert (await instance.checkpoint_prepare.remote("c1", deadline_ts=4e12)).prepared
+        assert [call.outcome for call in instance.calls] == ["raised", "answered"]
+
+
+async def test_a_lost_answer_gives_the_checkpoint_up_and_reopens(tmp_path: Path) -> None:
+    """When the answer to commit is lost on one instance, both are reopened, and no manifest is."""
+    pair = FakeInstance(), FakeInstance()
+    pair[1].script("commit", Fault(error=ConnectionError("lost")))
+    with pytest.raises(GymCheckpointOperationError):
+        await checkpoint(coordinator(MemoryJournal(), *pair), tmp_path)
+    assert all(instance.is_open for instance in pair)
+    assert not published(tmp_path)
+
+
+async def test_a_dead_instance_is_known_to_be_dead(tmp_path: Path) -> None:
+    """Its calls fail for good; the others are reopened."""
+    pair = FakeInstance(), FakeInstance()
+    pair[1].die()
+    with pytest.raises(GymCheckpointOperationError, match="dead"):
+        await checkpoint(coordinator(MemoryJournal(), *pair), tmp_path)
+    assert pair[0].is_open
+
+
+async def test_a_fake_refuses_what_a_deployment_refuses() -> None:
+    """An id that was resumed is refused, by the shipped control plane."""
+    instance = FakeInstance()
+    await instance.checkpoint_resume.remote("c1", deadline_ts=0.0)
+    with pytest.raises(GymCheckpointUnavailable, match="stale_checkpoint"):
+        await instance.checkpoint_prepare.remote("c1", deadline_ts=4e12)
+
+
+async def test_a_fake_reopens_when_its_lease_ends() -> None:
+    """Its clock decides."""
+    now_ts = [100.0]
+    instance = FakeInstance(grace_s=10.0, now_ts=lambda: now_ts[0])
+    await instance.checkpoint_prepare.remote("c1", deadline_ts=130.0)
+    now_ts[0] = 139.0
+    assert not instance.is_open
+    now_ts[0] = 140.0
+    assert instance.is_open
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_controller_that_crashes_at_any_append_is_recovered(
+    tmp_path: Path, stored: bool
+) -> None:
+    """Wherever the journal crashes, a next controller reopens all and the manifest is true."""
+    for at_append in range(1, APPENDS_MAX):
+        store, pair = MemoryStore(), (FakeInstance(), FakeInstance())
+        root = tmp_path / str(at_append)
+        journal = CrashingJournal(store, at_append=at_append, stored=stored)
+        first = coordinator(journal, *pair)
+        try:
+            await checkpoint(first, root)
+        except Exception:
+            assert journal.crashed  # nothing else may go wrong here
+        if not journal.crashed:
+            assert at_append > 5, "a checkpoint has more appends than that"
+            return
+        second = coordinator(MemoryJournal(store), *pair)
+        await second.recover(force=True)
+        assert all(instance.is_open for instance in pair), f"closed after append {at_append}"
+        row = MemoryJournal(store).operation("run-1", "c1")
+        state = row.state if row is not None else "never opened"
+        assert state in {"never opened", "resumed", "discarded"}
+        assert published(root) == (state == "resumed"), f"append {at_append}: {state}"
+    raise AssertionError("the checkpoint never went through")

@@ -1,0 +1,169 @@
+"""The shipped deployment keeps the whole instance contract, and each check can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.participant.gymnasium import GymnasiumDeployment
+from gymckpt.testing import case, instance_report
+from gymckpt.testing.gymnasium import GymnasiumUnderTest
+from gymckpt.testing.instance import InstanceUnderTest, NotOffered
+from gymckpt.testing.instance_contract import InstanceContract
+from gymckpt.testing.instance_report import LEVELS, Check, ContractReport, Result, checks, run_check
+from tests.testing.broken import BROKEN
+from tests.testing.caught import CAUGHT
+
+ALL = {one.name: one for one in checks()}
+
+
+async def _passes(_case: case.Case) -> None:
+    """It keeps it."""
+
+
+class TestGymnasiumDeployment(InstanceContract):
+    """The shipped deployment, in this process."""
+
+    def make_instance(self) -> InstanceUnderTest:
+        return GymnasiumUnderTest()
+
+
+# --- each check can fail --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a call that is never answered fail soon."""
+    monkeypatch.setattr(case, "ANSWER_S", 1.0)
+    monkeypatch.setattr(instance_report, "CHECK_S", 5.0)
+
+
+def test_every_check_has_a_deployment_that_fails_it() -> None:
+    """The table of what catches what has each check and each broken deployment, and no other."""
+    assert sorted(CAUGHT) == sorted(ALL)
+    assert set(CAUGHT.values()) == set(BROKEN)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", sorted(CAUGHT))
+def test_the_check_can_fail(name: str) -> None:
+    """A deployment that is broken in the very thing fails the check, and the report says how."""
+    deployment = BROKEN[CAUGHT[name]]
+    result = run_check(ALL[name], lambda: GymnasiumUnderTest(deployment))
+    assert result.outcome == "failed"
+    assert result.why
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def results(**outcomes: str) -> ContractReport:
+    """Return a report of one check a level."""
+    found = []
+    for level in LEVELS:
+        check = Check(f"check_{level}", level, f"It keeps {level}.", _passes)
+        found.append(Result(check=check, outcome=outcomes.get(level, "passed"), why="it did not"))
+    return ContractReport(tuple(found))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "level"),
+    [
+        ({}, "faulty"),
+        ({"faulty": "failed"}, "fenced"),
+        ({"fenced": "failed"}, "basic"),
+        ({"basic": "failed"}, None),
+        ({"basic": "failed", "faulty": "failed"}, None),
+        ({"faulty": "not tried"}, "fenced"),
+    ],
+)
+def test_a_level_is_reached_with_all_before_it(outcomes: dict[str, str], level: str) -> None:
+    """The level is the highest one of which nothing failed and something passed, all below too."""
+    report = results(**outcomes)
+    assert report.level == level
+    assert f"reaches level: {level or 'none'}" in str(report)
+
+
+def test_a_report_says_in_words_what_is_broken() -> None:
+    """It has the claim that does not hold, what was seen instead, and what was not tried."""
+    said = str(results(fenced="failed", faulty="not tried"))
+    assert "broken: It keeps fenced." in said
+    assert "it did not [check_fenced]" in said
+    assert "not tried: It keeps faulty. (it did not)" in said
+
+
+class WithoutTime(GymnasiumUnderTest):
+    """An adapter that can arrange neither time nor bad disks nor restart-only episodes."""
+
+    async def advance(self, by_s: float) -> None:
+        raise NotOffered(f"no {by_s} s pass here")
+
+
+def test_what_an_adapter_cannot_arrange_is_not_tried() -> None:
+    """A check that needs what the adapter does not offer is neither kept nor broken."""
+    result = run_check(ALL["the_lease_ends"], WithoutTime)
+    assert (result.outcome, "pass here" in result.why) == ("not tried", True)
+
+
+def test_a_factory_may_be_a_coroutine() -> None:
+    """Instances may be made by a coroutine, as actors are."""
+
+    async def make() -> InstanceUnderTest:
+        await asyncio.sleep(0)
+        return GymnasiumUnderTest()
+
+    assert run_check(ALL["reopens"], make).outcome == "passed"
+
+
+async def test_the_hands_tell_a_parked_episode_from_a_running_one(tmp_path: Path) -> None:
+    """A turn is played by an episode that runs, and by none that is parked or not here."""
+    episode = EnvironmentEpisode("r-a", 0)
+    async with case.Case(GymnasiumUnderTest, tmp_path) as one:
+        assert not await one.one.turn(episode)
+        await one.play(episode)
+        assert await one.one.turns(episode) == 1
+        await one.park(episode)
+        assert not await one.one.turn(episode)
+        await one.resume()
+        assert await one.one.turn(episode)
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "said"),
+    [
+        ("gymckpt.testing.gymnasium:GymnasiumUnderTest", 0, "reaches level: faulty"),
+        ("nothing", 2, "usage"),
+    ],
+)
+def test_the_report_from_a_shell(argument: str, code: int, said: str) -> None:
+    """The command prints the report and exits 0 if all is kept; it says how it is called."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gymckpt.testing.instance_report", argument],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+
+
+def test_the_kit_is_optional() -> None:
+    """Neither the package nor the report needs pytest or Hypothesis."""
+    script = (
+        "import sys, gymckpt, gymckpt.cli, gymckpt.testing.instance_report as r; r.checks(); "
+        "print({'pytest', 'hypothesis'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_unbroken_deployments_are_not_among_the_broken() -> None:
+    """Every entry of the table of broken deployments is a class of its own."""
+    assert len(set(BROKEN.values())) == len(BROKEN)
+    assert GymnasiumDeployment not in BROKEN.values()
