@@ -1,13 +1,14 @@
 """
 Two journals, one life: whatever is done to both, both answer the same.
 
-A Hypothesis machine does the same to a journal in memory and to one in SQLite, right and wrong
+A Hypothesis machine does the same to a journal in memory and to one in a database, right and wrong
 things alike, closing and opening both as it goes. A machine whose rules never fire would prove
 nothing, so the test also asserts that every kind of outcome has occurred.
 """
 
 from __future__ import annotations
 
+import abc
 import shutil
 import tempfile
 from collections import Counter
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
+    consumes,
     initialize,
     invariant,
     multiple,
@@ -30,7 +33,9 @@ from hypothesis.stateful import (
 
 from gymckpt.core.entry import Entry
 from gymckpt.errors import Fenced, JournalConflict, JournalError
-from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal
+from gymckpt.journal import Journal, MemoryJournal, MemoryStore, Selection, open_journal
+from gymckpt.journal.steps import steps_of
+from tests.journal.conftest import PostgresqlHome
 from tests.journal.samples import opening
 from tests.journal.strategies import any_entry
 
@@ -51,6 +56,9 @@ KINDS = {
     "read unknown",
     "reopened",
     "listed",
+    "selected",
+    "removed",
+    "not removed",
     "closed",
 }
 OUTCOMES: Counter[str] = Counter()
@@ -67,18 +75,57 @@ class Known:
     epoch: int = 1
 
 
+class Database(abc.ABC):
+    """Where the journals of one life are, which is empty at its begin."""
+
+    @abc.abstractmethod
+    def open(self) -> Journal:
+        """Open the journal of this life."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Remove all of it; its journals are closed."""
+
+
+class File(Database):
+    """A file in SQLite."""
+
+    def __init__(self) -> None:
+        shared = Path("/dev/shm")
+        self._directory = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else None))
+
+    def open(self) -> Journal:
+        return open_journal(self._directory / "journal.sqlite3")
+
+    def clear(self) -> None:
+        shutil.rmtree(self._directory)
+
+
+class Schema(Database):
+    """A schema in PostgreSQL, whose tables last and are emptied after each life."""
+
+    def __init__(self, home: PostgresqlHome) -> None:
+        self._home = home
+
+    def open(self) -> Journal:
+        return open_journal(self._home.url)
+
+    def clear(self) -> None:
+        self._home.execute("TRUNCATE entries, operations, heartbeats, removed")
+
+
 class Agreement(RuleBasedStateMachine):
     """Does the same to both journals and compares what comes of it."""
 
     operations = Bundle("operations")
+    new_database: Callable[[], Database] = File
 
     def __init__(self) -> None:
         super().__init__()
-        shared = Path("/dev/shm")
-        place = shared if shared.is_dir() else None
-        self.directory = Path(tempfile.mkdtemp(dir=place))
+        self.database = type(self).new_database()
         self.store = MemoryStore()
         self.known: list[Known] = []
+        self.removed: set[tuple[str, str]] = set()
 
     @initialize(target=operations, drawn=st.lists(any_entry, min_size=2, max_size=3))
     def begin(self, drawn: list[Entry]) -> Any:
@@ -87,14 +134,14 @@ class Agreement(RuleBasedStateMachine):
         return self._begin(Known(RUNS[0], "a", []), drawn)
 
     def teardown(self) -> None:
-        """Close the file and remove it."""
+        """Close both and remove what is left."""
         for journal in self.journals:
             journal.close()
-        shutil.rmtree(self.directory)
+        self.database.clear()
 
     def _open(self) -> None:
-        file = open_journal(self.directory / "journal.sqlite3")
-        self.journals: tuple[Journal, Journal] = (MemoryJournal(self.store), file)
+        stored = self.database.open()
+        self.journals: tuple[Journal, Journal] = (MemoryJournal(self.store), stored)
 
     def both(self, act: Callable[[Journal], Any]) -> Any:
         """Do one thing to both, and return what both have answered."""
@@ -118,7 +165,7 @@ class Agreement(RuleBasedStateMachine):
         first = _continued(new, drawn)
         about = opening(new.operation_id, new.run)
         answer = self.both(lambda journal: journal.open_operation(about, first, owner="x"))
-        ids = {(one.run, one.operation_id) for one in self.known}
+        ids = {(one.run, one.operation_id) for one in self.known} | self.removed
         if (new.run, new.operation_id) in ids:
             assert answer[0] == "OperationIdUsed"
             OUTCOMES["id used"] += 1
@@ -128,6 +175,34 @@ class Agreement(RuleBasedStateMachine):
         new.entries.extend(first)
         self.known.append(new)
         return new
+
+    @rule(target=operations, known=consumes(operations))
+    def remove(self, known: Known) -> Any:
+        """Remove an operation, which only one that has settled lets happen."""
+        row = self.both(lambda journal: journal.operation(known.run, known.operation_id))
+        answer = self.both(lambda journal: journal.remove(known.run, known.operation_id))
+        if not row.settled:
+            assert answer[0] == "JournalError"
+            OUTCOMES["not removed"] += 1
+            return known
+        assert answer is None
+        OUTCOMES["removed"] += 1
+        self.known.remove(known)
+        self.removed.add((known.run, known.operation_id))
+        assert self.both(lambda journal: journal.operation(known.run, known.operation_id)) is None
+        return multiple()
+
+    @rule(
+        latest=st.integers(1, 3),
+        run=st.none() | st.sampled_from(RUNS),
+        states=st.lists(st.sampled_from(["open", "discarded", "\0"]), max_size=2),
+    )
+    def select(self, latest: int, run: str | None, states: list[str]) -> None:
+        """Select the latest operations, and read what they did."""
+        selection = Selection(run=run, latest=latest, states=tuple(states))
+        self.both(lambda journal: journal.select(selection))
+        self.both(lambda journal: steps_of(journal, run))
+        OUTCOMES["selected"] += 1
 
     @rule(
         known=operations,
@@ -286,12 +361,17 @@ def _outcome(act: Callable[[Journal], Any], journal: Journal) -> Any:
         return type(error).__name__, str(error).replace(str(journal.url), "")[:20]
 
 
-def test_memory_and_sqlite_agree() -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_database_agrees_with_memory(kind: str, request: pytest.FixtureRequest) -> None:
     """Both journals answer every call alike, and every kind of answer was given."""
     OUTCOMES.clear()
+    machine: type[Agreement] = Agreement
+    if kind == "postgresql":
+        schema = Schema(request.getfixturevalue("pg_home"))
+        machine = type("InPostgresql", (Agreement,), {"new_database": lambda: schema})
     for _ in range(4):  # each run leaves some rules out in many lives, so that one may be unlucky
         run_state_machine_as_test(
-            Agreement, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+            machine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
         )
         if set(OUTCOMES) == KINDS:
             break
