@@ -7,8 +7,8 @@ and S8 are held in every state. L2 is held over the whole: without new faults an
 reached from every state, and nothing can go round for ever but in the states where the caller's
 body runs. A violation comes with a shortest course of events that leads to it.
 
-States are told apart by 64 bits of their keys (`gymckpt.testing.symmetry`): among a million, the
-odds that two are taken for one are below one in ten million.
+States are told apart by 128 bits of their keys (`gymckpt.testing.symmetry`), so that no two of
+millions are taken for one.
 
     python -m gymckpt.testing.explore --instances 2 --faults 2
 """
@@ -31,7 +31,7 @@ from gymckpt.errors import IllegalTransition, InvariantViolated
 from gymckpt.testing.account import Broken
 from gymckpt.testing.liveness import Graph, hold_liveness
 from gymckpt.testing.moves import hold_refusals, moves
-from gymckpt.testing.symmetry import key_of, pruned
+from gymckpt.testing.symmetry import digest_of, pruned
 from gymckpt.testing.universe import Stepper, Transition, Universe, World
 
 __all__ = [
@@ -114,7 +114,7 @@ class _Explorer:
         self.violation: Violation | None = None
         self._clock = clock
         self._ends_s = ends_s
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[bytes, int] = {}
         self._parents = array("l")
         self._words: list[str] = []
 
@@ -136,7 +136,7 @@ class _Explorer:
 
     def _add(self, world: World, parent: int, words: str) -> tuple[int, bool]:
         """Return the number of a world, and whether it is new; note how a new one came about."""
-        number = self._numbers.setdefault(hash(key_of(world)), len(self._words))
+        number = self._numbers.setdefault(digest_of(world), len(self._words))
         if number < len(self._words):
             return number, False
         self._parents.append(parent)

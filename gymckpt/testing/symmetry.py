@@ -8,6 +8,10 @@ up, acknowledgements that have passed, deadlines of calls that have ended.
 
 from __future__ import annotations
 
+import marshal
+from hashlib import blake2b
+from typing import Any
+
 from gymckpt.core.calls import CallState
 from gymckpt.core.effects import SendCall
 from gymckpt.core.operation import OperationState
@@ -16,7 +20,7 @@ from gymckpt.testing.account import Broken, Notes
 from gymckpt.testing.hosts import GRACE_S, Host, Post
 from gymckpt.testing.universe import START_TS, Universe, World
 
-__all__ = ["key_of", "pruned"]
+__all__ = ["digest_of", "key_of", "pruned"]
 
 Key = tuple[object, ...]
 NEVER = -1.0
@@ -34,7 +38,7 @@ def key_of(world: World) -> Key:
         _budget_left_s(world),
         _ahead_s(operation.lease_horizon_at_s, at_s),
         tuple((name, round(due_s - at_s, 6)) for name, due_s in world.timers),
-        tuple(sorted(world.jobs)),
+        tuple(sorted(map(tuple, world.jobs))),
         world.manifest,
         world.withdrawn,
         account.writes,
@@ -42,6 +46,12 @@ def key_of(world: World) -> Key:
         world.faults,
         tuple(sorted(_instance_key(world, number) for _, number in _numbered(world))),
     )
+
+
+def digest_of(world: World) -> bytes:
+    """Return 128 bits of a world's key; Python's own hash takes some numbers for others."""
+    key: Any = key_of(world)  # of plain tuples, texts and numbers throughout
+    return blake2b(marshal.dumps(key, 2), digest_size=16).digest()
 
 
 def pruned(universe: Universe, world: World) -> World:
