@@ -5,14 +5,15 @@ The instance contract as a pytest class: subclass it, say how to make an instanc
         def make_instance(self) -> InstanceUnderTest:
             return MyInstanceUnderTest()
 
-Each check is one test. At the end of the class pytest prints which level the backend reaches and
+Each check is one test. At the end pytest prints which level the backend reaches and
 what it breaks, in plain words. A backend that does not claim all says so: `level = "fenced"`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 
@@ -30,22 +31,29 @@ from gymckpt.testing.instance_report import (
 __all__ = ["InstanceContract"]
 
 
-_RESULTS = pytest.StashKey[list[Result]]()
+PLUGIN = "gymckpt-instance-contract"
+"""The name under which a run's results are kept with pytest."""
 
 
-def _results_of(request: pytest.FixtureRequest) -> list[Result]:
-    """Return where the results of a test's class are gathered, to be printed at its end."""
-    owner = cast("Any", request).node.getparent(pytest.Class)  # a node's type is not declared
-    if _RESULTS not in owner.stash:
-        owner.stash[_RESULTS] = []
-        owner.addfinalizer(lambda: _print(request.config, owner.name, owner.stash[_RESULTS]))
-    return cast("list[Result]", owner.stash[_RESULTS])
+class _Summary:
+    """Keeps the results of each class, and prints the reports when pytest sums up."""
+
+    def __init__(self) -> None:
+        self.results: defaultdict[str, list[Result]] = defaultdict(list)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print one report a class."""
+        for name, results in self.results.items():
+            terminalreporter.section(f"instance contract: {name}")
+            terminalreporter.write_line(str(ContractReport(tuple(results))))
 
 
-def _print(config: pytest.Config, name: str, results: list[Result]) -> None:
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter.write_line(f"\n{name}\n{ContractReport(tuple(results))}")
+def _summary_of(config: pytest.Config) -> _Summary:
+    summary = config.pluginmanager.get_plugin(PLUGIN)
+    if not isinstance(summary, _Summary):
+        summary = _Summary()
+        config.pluginmanager.register(summary, PLUGIN)
+    return summary
 
 
 class InstanceContract:
@@ -68,7 +76,7 @@ class InstanceContract:
         if LEVELS.index(check.level) > LEVELS.index(self.level):
             pytest.skip(f"the backend claims level {self.level}")
         result = run_check(check, self.make_instance)
-        _results_of(request).append(result)
+        _summary_of(request.config).results[type(self).__name__].append(result)
         if result.outcome == "not tried":
             pytest.skip(result.why)
         if result.outcome == "failed":

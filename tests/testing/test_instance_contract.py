@@ -16,6 +16,7 @@ from gymckpt.testing.gymnasium import GymnasiumUnderTest
 from gymckpt.testing.instance import InstanceUnderTest, NotOffered
 from gymckpt.testing.instance_contract import InstanceContract
 from gymckpt.testing.instance_report import LEVELS, Check, ContractReport, Result, checks, run_check
+from tests.repo.documents import between, rows_of
 from tests.testing.broken import BROKEN
 from tests.testing.caught import CAUGHT
 
@@ -167,3 +168,47 @@ def test_unbroken_deployments_are_not_among_the_broken() -> None:
     """Every entry of the table of broken deployments is a class of its own."""
     assert len(set(BROKEN.values())) == len(BROKEN)
     assert GymnasiumDeployment not in BROKEN.values()
+
+
+MINE = """
+from gymckpt.testing.gymnasium import GymnasiumUnderTest
+from gymckpt.testing.instance_contract import InstanceContract
+from tests.repo.documents import between, rows_of
+from tests.testing.broken import BROKEN
+
+
+class TestMine(InstanceContract):
+    level = "basic"
+
+    def make_instance(self):
+        return GymnasiumUnderTest(BROKEN["NamesNoServers"])
+"""
+
+
+def test_pytest_prints_the_report_of_a_class(tmp_path: Path) -> None:
+    """One test fails, the checks above the claimed level are skipped, the report is printed."""
+    script = tmp_path / "test_mine.py"
+    script.write_text(MINE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    skipped = sum(one.level != "basic" for one in ALL.values())
+    kept = len(ALL) - skipped - 1
+    assert f"1 failed, {kept} passed, {skipped} skipped" in done.stdout, done.stdout
+    assert "instance contract: TestMine" in done.stdout
+    assert "reaches level: none" in done.stdout
+    assert "it answered {'resources': True} [names_restart_only_servers]" in done.stdout
+
+
+def test_the_document_counts_the_checks() -> None:
+    """The table of levels in the tutorial, and the README, have the true numbers of checks."""
+    root = Path(__file__).parents[2]
+    table = between((root / "docs" / "testing.md").read_text(encoding="utf-8"), "levels")
+    stated = {row[0].strip("`"): int(row[1]) for row in rows_of(table)}
+    counts = {level: sum(one.level == level for one in ALL.values()) for level in LEVELS}
+    assert stated == counts
+    assert f"{len(ALL)} checks in three" in (root / "README.md").read_text(encoding="utf-8")
