@@ -229,6 +229,6 @@ def begin_renewals(work: Work, _call: str = RENEW) -> None:
     operation = work.operation
     if not operation.row.renews:
         return
-    if not operation.calls_for(RENEW).count("asked", "failed", "unanswered"):
+    if not operation.calls_for(RENEW).count("asked", "failed", "unanswered", "gone"):
         ask(work, RENEW, operation.instances, "ask")
     work.effects.append(StartTimer("renew", operation.settings.renew_interval_s))
