@@ -37,11 +37,13 @@ class WaitingJournal(MemoryJournal):
 class Scene:
     """One training run, from its first operation on."""
 
-    def __init__(self, loop: VirtualLoop, root: Path, *, instances: int = 3) -> None:
+    def __init__(
+        self, loop: VirtualLoop, root: Path, *, instances: int = 3, start_ts: float = START_TS
+    ) -> None:
         """Begin with instances that answer soon, each a little later than the one before."""
         self.loop = loop
         self.root = root
-        self.clock = VirtualClock(loop, wall_ts=START_TS)
+        self.clock = VirtualClock(loop, wall_ts=start_ts)
         self.actors = [FakeActor() for _ in range(instances)]
         for place, actor in enumerate(self.actors):
             for call in ("prepare", "renew", "commit", "resume"):
