@@ -116,7 +116,8 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
     the directory, if there is room for one.
 
     Args:
-        checkpoint_root: The checkpoint's directory; may be absent.
+        checkpoint_root: The checkpoint's directory; made if it is absent, so that the mark stands
+            there before the slow process makes it.
         checkpoint_id: The checkpoint that was given up.
 
     Returns:
@@ -129,6 +130,8 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
     """
     require_operation_id(checkpoint_id, "checkpoint_id")
     root = Path(checkpoint_root)
+    with suppress(OSError):  # where it cannot be made, nobody can publish there
+        root.mkdir(parents=True, exist_ok=True)
     try:
         with exclusive(root):
             with suppress(OSError):  # a full disk must not keep a checkpoint from being given up

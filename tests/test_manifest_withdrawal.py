@@ -166,13 +166,23 @@ def test_publishing_and_withdrawing_at_once_ends_without_a_manifest(tmp_path: Pa
 def test_a_recovering_process_removes_only_its_checkpoints_manifest(tmp_path: Path) -> None:
     """The manifest is removed once; an absent root and an empty one are fine."""
     assert withdraw_gym_checkpoint_manifest(tmp_path / "absent", "step-1") is False
-    assert not (tmp_path / "absent").exists()
+    assert not path_in(tmp_path / "absent").exists()
     write_gym_checkpoint_manifest(tmp_path, a_manifest())
 
     assert withdraw_gym_checkpoint_manifest(str(tmp_path), "step-1") is True
     assert withdraw_gym_checkpoint_manifest(tmp_path, "step-1") is False
 
     assert not path_in(tmp_path).exists()
+
+
+def test_a_recovering_process_stops_one_that_has_not_made_the_directory(tmp_path: Path) -> None:
+    """S2: what was given up is not published where the directory is made only afterwards either."""
+    root = tmp_path / "deep" / "absent"
+    slow = ManifestPublication(root, a_manifest())
+    assert withdraw_gym_checkpoint_manifest(root, "step-1") is False
+    with pytest.raises(ManifestWithdrawn):
+        slow.publish()
+    assert not path_in(root).exists()
 
 
 def test_a_recovering_process_stops_a_slow_one(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 One life of a controller, as a process of its own, that may die or stop at any point.
 
 The test build of the scheduler's edge is made here: after each append, after each effect, and
-before and after each file job, `Edge.reach` counts one point. The moment before an effect is the
-one after the effect before it, or after the append that caused both: nothing lies between. At the
-chosen point the process sends itself a signal, so that nothing depends on the clock: SIGKILL to die
-there, SIGSTOP to be paused there until another process continues it.
+before, inside and after each file job, `Edge.reach` counts one point. The moment before an effect
+is the one after the effect before it, or after the append that caused both: nothing lies between.
+At the chosen point the process sends itself a signal, so that nothing depends on the clock: SIGKILL
+to die there, SIGSTOP to be paused there until another process continues it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gymckpt import coordinator as coordinator_module
 from gymckpt.coordinator import GymCheckpointCoordinator, load_gym_checkpoint_manifest
 from gymckpt.core.effects import Effect, SendCall, StartTimer, StopTimer, Tell
 from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.manifest import ManifestPublication
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder
 from tests.recovery.deployments import IDS, offered, packed, received
@@ -104,6 +105,7 @@ def install(edge: Edge) -> None:
     opening, appending, performing = Recorder.open, Recorder.append, Scheduler._perform
     effects_module: Any = sys.modules[performing.__module__]
     detaching = effects_module.run_detached
+    flushing = ManifestPublication._flush_or_remove
 
     async def open_(self: Recorder, operation: Any, entries: Any) -> None:
         await opening(self, operation, entries)
@@ -118,6 +120,10 @@ def install(edge: Edge) -> None:
         performing(self, effect)
         edge.reach(f"after {name_of(effect)}")
 
+    def flush(self: ManifestPublication) -> None:
+        edge.reach("inside job gymckpt-sealed")  # the manifest stands, and the directory is held
+        flushing(self)
+
     def detach(job: Callable[[], Any], name: str, then: Any) -> None:
         def reaching() -> Any:
             edge.reach(f"before job {name}")
@@ -129,6 +135,7 @@ def install(edge: Edge) -> None:
 
     Recorder.open, Recorder.append, Scheduler._perform = open_, append, perform  # type: ignore[method-assign]
     effects_module.run_detached = detach
+    ManifestPublication._flush_or_remove = flush  # type: ignore[method-assign]
 
 
 # --- handles that send at once ------------------------------------------------------------------
