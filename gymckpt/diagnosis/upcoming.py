@@ -56,7 +56,8 @@ def upcoming(entries: Sequence[Entry], states: Sequence[OperationState]) -> tupl
         states: The operation after each of its entries.
     """
     found = _ahead(entries, states)
-    renewing = states[-1].calls_for(RENEW).count("asked", "failed", "unanswered") if states else 0
+    waiting = ("asked", "failed", "unanswered", "gone")
+    renewing = states[-1].calls_for(RENEW).count(*waiting) if states else 0
     return tuple(one for one in found if one.kind != "renew" or not renewing)
 
 
