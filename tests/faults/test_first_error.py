@@ -276,3 +276,50 @@ async def test_body_that_hides_its_failed_commit(new_world: NewWorld) -> None:
             )
     assert world.operation("hidden").state == "discarded"
     assert not (world.root() / "gym_checkpoint.json").exists()
+
+
+STEPS = (
+    "prepare",
+    "not ready",
+    "first renewal",
+    "commit",
+    "bad reply",
+    "manifest",
+    "body",
+    "renewal",
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_b31_every_step_fails_in_turn(new_world: NewWorld, step: str, count: int) -> None:
+    """B31: whichever step fails, its error leaves and each actor's last call is its resume."""
+    world = new_world(count, **SHORT | {"control_timeout_s": 0.3})
+    victim, failure = world.actors[-1], RuntimeError(step)
+    errors: dict[str, Any] = {"prepare": failure, "not ready": NOT_READY, "commit": failure}
+    if step in errors:
+        victim.always["commit" if step == "commit" else "prepare"] = errors[step]
+    elif step == "first renewal":
+        victim.always["renew"] = failure
+    elif step == "bad reply":
+        victim.always["commit"] = {}
+    elif step == "manifest":
+        world.root().write_text("a file where a directory is needed")
+    with pytest.raises((RuntimeError, OSError)) as caught:
+        async with world.committed("b31", world.root()):
+            if step == "body":
+                raise failure
+            victim.always["renew"] = failure
+            await asyncio.sleep(10)
+    if step == "manifest":
+        assert isinstance(caught.value, OSError)
+    elif step == "not ready":
+        assert isinstance(caught.value, GymCheckpointNotReady)
+    elif step == "body":
+        assert caught.value is failure
+    else:
+        assert isinstance(caught.value, GymCheckpointOperationError)
+        names = {"first renewal": "renew", "renewal": "renew", "bad reply": "commit"}
+        assert caught.value.operation == names.get(step, step)
+    for actor in world.actors:
+        assert (actor.calls[-1].op, actor.calls[-1].wire_id) == ("resume", "b31")

@@ -88,6 +88,24 @@ async def test_b35_dead_beside_hanging(new_world: NewWorld, verb: str) -> None:
     assert is_transient_gym_checkpoint_failure(error)
 
 
+async def test_b35_instance_dies_in_the_commit(new_world: NewWorld, journal: Journal) -> None:
+    """B35: of an instance that is dead for commit and renewals alike, the commit's error leaves."""
+    world = new_world(3, journal=journal, **SHORT)
+    dead = ActorDiedError("dead")
+
+    def die(*_args: Any, **_kwargs: Any) -> Any:
+        world.actors[0].fail_from(None, dead)
+        return dead
+
+    world.actors[0].scripts["commit"] = [die]
+    world.actors[1].always["commit"] = HANG
+    error = await fail(world, "commit", "b35")
+    assert error.failures["tools/replica-0"] is dead
+    assert type(error.failures["tools/replica-1"]) is TimeoutError
+    assert len(error.failures) == 2
+    assert is_transient_gym_checkpoint_failure(error)
+
+
 BEHAVIOURS: dict[str, Any] = {
     "good": None,
     "slow": Late(1.0),

@@ -212,3 +212,32 @@ def test_verbs_are_those_of_the_document() -> None:
         if {"episodes_by_instance", "manifest"} & set(inspect.signature(verb).parameters)
     }
     assert taken == {"commit", "retire", "forget", "restore", "retire_restored"}
+
+
+RESERVED = ("r-a1", "r-a10-a2", "a-a9", "r.x-a123")
+ORDINARY = ("r-a0", "r-a01", "r-a", "ra1", "r-a1x", "r-a1.b", "r-A1", "r_a1")
+
+
+@pytest.mark.parametrize("attempt", [True, -1, 1.0, "1", None])
+def test_b44_no_attempt(attempt: Any) -> None:
+    """B44: what is no count is no attempt."""
+    with pytest.raises((TypeError, ValueError)):
+        EnvironmentEpisode("r0", attempt)
+
+
+async def test_b44_keys_are_one_to_one(new_world: NewWorld) -> None:
+    """B44: reserved names are refused, ordinary ones are saved and restored under their keys."""
+    for name in RESERVED:
+        with pytest.raises(ValueError, match="reserved"):
+            episode(name)
+    world = new_world(1)
+    named = tuple(episode(name, number) for number, name in enumerate(ORDINARY))
+    keys = [found.capture_key for found in (*named, *(e.next_attempt() for e in named))]
+    assert len(set(keys)) == len(keys)
+    assert [EnvironmentEpisode.from_capture_key(found.capture_key) for found in named] == [*named]
+    async with world.coordinator.prepared("b44"):
+        result = await world.coordinator.commit(
+            "b44", world.root(), {world.ids[0]: named}, restarts={}
+        )
+    async with world.coordinator.restored("restore", world.root(), result.manifest):
+        assert world.actors[0].of("restore")[0].args[2] == named

@@ -1,0 +1,124 @@
+"""Several controllers over one journal file: processes that race, and ids that both want."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymckpt.coordinator import load_gym_checkpoint_manifest
+from gymckpt.core.replay import replay
+from gymckpt.errors import Fenced, OperationIdUsed
+from gymckpt.journal import Journal, open_journal
+from tests.faults.conftest import NewWorld
+from tests.faults.world import World
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def _work(journal: str, root: str, number: int, ready: Any, shared_ids: bool, done: Any) -> None:
+    """Do some checkpoints and restores in one process, and say how each ended."""
+
+    async def main() -> list[str]:
+        settings = {"control_timeout_s": 20.0, "prepare_timeout_s": 20.0}
+        world = World(2, root=Path(root), **settings)
+        coordinator = world.new_coordinator(journal=journal, run="shared")
+        world._coordinator = coordinator
+        outcomes = []
+        for turn in range(4):
+            name = f"turn-{turn}" if shared_ids else f"process-{number}-turn-{turn}"
+            kind = "restore" if turn == 3 else "checkpoint"
+            try:
+                await world.operate(kind, name)
+            except OperationIdUsed:
+                assert not any(call.wire_id == name for a in world.actors for call in a.calls)
+                outcomes.append(f"{name}: used")
+            else:
+                outcomes.append(f"{name}: good")
+        return outcomes
+
+    ready.wait(30)
+    done.put(asyncio.run(main()))
+
+
+@pytest.mark.parametrize("shared_ids", [False, True])
+def test_processes_on_one_journal(tmp_path: Path, shared_ids: bool) -> None:
+    """Processes of one run that write one journal at once lose nothing, and share no id."""
+    path, count = tmp_path / "journal.sqlite3", 3
+    done, ready = SPAWN.Queue(), SPAWN.Barrier(count)
+    processes = [
+        SPAWN.Process(
+            target=_work,
+            args=(f"sqlite://{path}", str(tmp_path), number, ready, shared_ids, done),
+        )
+        for number in range(count)
+    ]
+    for process in processes:
+        process.start()
+    outcomes = [outcome for _ in processes for outcome in done.get(timeout=60)]
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    good = {outcome.split(":")[0] for outcome in outcomes if outcome.endswith("good")}
+    assert len(outcomes) == 4 * count
+    assert len(good) == (4 if shared_ids else 4 * count)
+    assert sum(outcome.endswith("good") for outcome in outcomes) == len(good)
+    with open_journal(path, read_only=True) as journal:
+        rows = journal.operations("shared")
+        assert {row.operation_id for row in rows} == good
+        for row in rows:
+            operation = replay(journal.read("shared", row.operation_id))
+            assert operation.state == "resumed"
+            if operation.chart == "checkpoint":
+                manifest = load_gym_checkpoint_manifest(str(operation.root))
+                assert manifest.checkpoint_id == row.operation_id
+
+
+async def test_two_coordinators_want_one_id(
+    new_world: NewWorld, tmp_path: Path, journals: list[Journal]
+) -> None:
+    """Of two coordinators that open one id at once, one goes on and the other sends nothing."""
+    url = str(tmp_path / "journal.sqlite3")
+    journals += [open_journal(url), open_journal(url)]
+    worlds = [new_world(2, journal=journal) for journal in journals]
+    for world in worlds:
+        world.run = worlds[0].run
+    ended = await asyncio.gather(
+        *(world.operate("checkpoint", "wanted") for world in worlds), return_exceptions=True
+    )
+    assert sorted(type(error) for error in ended if error) == [OperationIdUsed]
+    (loser,) = (world for world, error in zip(worlds, ended, strict=True) if error)
+    assert loser.story() == []
+
+
+async def test_many_coordinators_on_one_journal(
+    new_world: NewWorld, tmp_path: Path, journals: list[Journal]
+) -> None:
+    """Ten coordinators that share one journal object and write at once all succeed."""
+    journals.append(open_journal(tmp_path / "journal.sqlite3"))
+    worlds = [new_world(2, journal=journals[0]) for _ in range(10)]
+    await asyncio.gather(
+        *(world.operate("checkpoint", f"c-{number}") for number, world in enumerate(worlds))
+    )
+    for number, world in enumerate(worlds):
+        assert world.operation(f"c-{number}").state == "resumed"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_take_over_at_any_moment(new_world: NewWorld, journal: Journal, times: int) -> None:
+    """S7: a controller that is taken over in its body stops, and the other one reopens."""
+    world = new_world(2, journal=journal, control_timeout_s=0.2)
+    for turn in range(times):
+        name = f"taken-{turn}"
+        other = world.new_coordinator()
+        with pytest.raises(Fenced):
+            async with world.coordinator.prepared(name):
+                recovering = asyncio.ensure_future(other.recover(force=True))
+                await asyncio.sleep(10)
+        assert [found.outcome for found in await recovering] == ["settled"]
+        assert world.operation(name).state == "discarded"
+        assert world.operation(name).epoch == 2
+        assert [actor.ops.count("resume") for actor in world.actors] == [turn + 1] * 2
