@@ -232,6 +232,10 @@ def _of_controller(universe: Universe, world: World) -> Iterator[Move]:
     yield Move(f"{words} at once", 1, lambda: universe.take_over(paid, 0.0))
     silent_s = LONG_SILENCE_S
     yield Move(f"{words} when all leases are over", 1, lambda: universe.take_over(paid, silent_s))
+    if any(job.kind == "write" for job in world.jobs):
+        landed = _landed(paid, Job("write"))
+        done = f"the manifest is written, but before that is recorded {words}"
+        yield Move(done, 1, lambda: universe.take_over(landed, 0.0))
     if "discard" in world.operation.row.on:
         by_hand = "an operator takes the operation over to discard it"
         yield Move(by_hand, 1, lambda: universe.take_over(paid, 0.0, "discard"))
