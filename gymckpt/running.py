@@ -198,7 +198,7 @@ class Running:
         if guard.release(error):
             await self.end(self.error())
         lost = self.error() if guard.lost else None
-        if lost is not None and lost is not error:
+        if lost is not None and text_of(lost) != text_of(error):
             _note(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
 
