@@ -189,9 +189,8 @@ def _worst_text(line: OverviewLine) -> Text:
         return Text("")
     text = instance_text(worst.instance)
     what = f" {worst.call}" if worst.state == "answered" else f" {worst.state}"
-    return text.append(
-        f"{what} {duration(worst.for_s)}", style=CALL_STATE_STYLES.get(worst.state, "")
-    )
+    took = "" if worst.state == "gone" else f" {duration(worst.for_s)}"
+    return text.append(f"{what}{took}", style=CALL_STATE_STYLES.get(worst.state, ""))
 
 
 def _owner_text(line: OverviewLine) -> Text:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
+_PLAIN = frozenset({"ask", "answer", "refuse", "fail", "expire", "die", "lapse"})
+"""Triggers of calls that the state to which they lead says well enough."""
+
 STEPS_MAX = 200
 """How many entries `--step` prints before it leaves the middle out."""
 
@@ -210,7 +213,8 @@ def _entry_text(entry: Entry) -> Text:
     if entry.instance is None:
         return Text(f"{entry.trigger}: {entry.source or 'nothing'} → {entry.dest}", style="bold")
     text = instance_text(entry.instance)
-    text.append(f" {entry.call} #{entry.ask} {entry.trigger} ", style="")
+    told = "" if entry.trigger in _PLAIN else f"{entry.trigger} "
+    text.append(f" {entry.call} #{entry.ask} {told}")
     return text.append(entry.dest, style=CALL_STATE_STYLES.get(entry.dest, ""))
 
 

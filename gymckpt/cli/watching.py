@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -94,23 +95,27 @@ def _follow(
     looks: Iterator[_Look], interval_s: float, until_s: float | None, *, as_json: bool
 ) -> None:
     """Show one look after the other, until nothing more can come or the time is over."""
-    waiting = threading.Event()
-    live = Live(console=console(), auto_refresh=False)
-    if not as_json:
+    waiting, out = threading.Event(), console()
+    live = Live(console=out, auto_refresh=False)
+    moving = not as_json and sys.stdout.isatty()
+    if moving:
         live.start()
     try:
         for look in looks:
             if as_json:
                 typer.echo(json.dumps({"schema": WATCH_SCHEMA, **look.data}, allow_nan=False))
-            else:
+            elif moving:
                 live.update(look.shown, refresh=True)
+            else:
+                out.print(look.shown)
             if not look.more or (until_s is not None and time.monotonic() + interval_s > until_s):
                 return
             waiting.wait(interval_s)
     except KeyboardInterrupt:
         return
     finally:
-        live.stop()
+        if moving:
+            live.stop()
 
 
 # --- all that are open --------------------------------------------------------------------------

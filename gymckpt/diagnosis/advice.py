@@ -57,7 +57,10 @@ def _now(
             "by hand with the instances' handles (gymckpt recover --actor INSTANCE=NAME)"
         )
     due = next((step for step in ahead if step.in_s is not None), None)
-    when = f"wait: in {duration(max(0.0, due.in_s or 0.0))} {due.what}" if due else "wait"
+    when = "wait"
+    if due is not None:
+        leads_to = f" to {due.leads_to}" if due.leads_to else ""
+        when = f"wait: in {duration(max(0.0, due.in_s or 0.0))} it goes on by itself{leads_to}"
     if blocking:
         return f"{when}; {_about(case, blocking)}"
     if operation.file in ("pending", "failed"):

@@ -49,7 +49,7 @@ def test_steps_are_the_entries_with_the_states_after_them(journal: Path) -> None
     )
     assert found["steps"][-1]["after"]["settled"]
     text = run("replay", "refused", "--step").stdout
-    assert f"{BUSY} prepare #1 refuse refused" in text
+    assert f"{BUSY} prepare #1 refused" in text
 
 
 def test_verify_finds_the_first_entry_that_does_not_fit(journal: Path, tmp_path: Path) -> None:
