@@ -11,6 +11,7 @@ import pytest
 
 from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal
 from tests.postgresql import Server
+from tests.racing import WAIT_S
 
 
 class Home(abc.ABC):
@@ -66,11 +67,13 @@ class PostgresqlHome(Home):
         self.url = server.url(self.schema)
 
     def _open(self) -> Journal:
-        return open_journal(self.url)
+        return open_journal(self.url, busy_timeout_s=WAIT_S)
 
-    def open_with(self, *, busy_timeout_s: float = 5.0, **settings: object) -> Journal:
+    def open_with(
+        self, *, busy_timeout_s: float = WAIT_S, port: int | None = None, **settings: object
+    ) -> Journal:
         """Open it with settings of the session; it is closed at the end of the test."""
-        url = self.server.url(self.schema, **settings)
+        url = self.server.url(self.schema, port=port, **settings)
         self._opened.append(open_journal(url, busy_timeout_s=busy_timeout_s))
         return self._opened[-1]
 

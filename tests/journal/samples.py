@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from gymckpt.core.entry import Entry
-from gymckpt.journal import Journal, Opening
+from gymckpt.journal import Journal, Opening, OperationRow
 
 RUN = "run-1"
 OPERATION = "op-1"
@@ -58,3 +59,18 @@ def begun(journal: Journal, count: int = 1, **changes: Any) -> Sequence[Entry]:
     first = entries(1, count, **changes)
     journal.open_operation(opening(first[0].operation_id, first[0].run), first, owner="host-a:1")
     return first
+
+
+def row(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> OperationRow:
+    """Return an operation that is there."""
+    found = journal.operation(run, operation_id)
+    assert found is not None
+    return found
+
+
+@contextlib.contextmanager
+def nothing_stored(journal: Journal) -> Any:
+    """Check that the body leaves the journal's one operation exactly as it was."""
+    before = row(journal), journal.read(RUN, OPERATION)
+    yield
+    assert (row(journal), journal.read(RUN, OPERATION)) == before

@@ -61,6 +61,17 @@ def stands(journal: Journal, last: int) -> None:
 
 
 @contextlib.contextmanager
+def impatient(journal: Journal, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
+    """Let a journal give up early in the body; before and after, it waits for a busy machine."""
+    store = store_of(journal)
+    pool = store._engine.pool
+    store._timeout_s, patience_s = timeout_s, store._timeout_s
+    pool._timeout = timeout_s
+    yield
+    store._timeout_s = pool._timeout = patience_s
+
+
+@contextlib.contextmanager
 def unavailable(match: str, kind: type[JournalError] = JournalUnavailable) -> Iterator[None]:
     """Check that the body is refused with one clear line, within the bound."""
     began_s = time.monotonic()
@@ -96,6 +107,18 @@ def waiting(home: PostgresqlHome) -> list[tuple[Any, ...]]:
         "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND query !~ 'pg_stat_activity' AND application_name LIKE 'gymckpt-%'"
     )
+
+
+def waiting_one(home: PostgresqlHome) -> int:
+    """Wait until one process of the server waits for a lock, and return which."""
+    found: list[tuple[Any, ...]] = []
+
+    def one_waits() -> bool:
+        found[:] = waiting(home)
+        return len(found) == 1
+
+    wait_until(one_waits)
+    return int(found[0][0])
 
 
 def at_commit(home: PostgresqlHome, body: str, table: str = "operations") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,18 +16,18 @@ from tests.journal.conftest import PostgresqlHome
 from tests.journal.proxy import Fate, Proxy, proxied
 from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
 from tests.journal.servers import (
-    TIMEOUT_S,
     at_commit,
     backend,
     before_each_insert,
+    impatient,
     running,
     stands,
     store_of,
     terminate,
     unavailable,
-    waiting,
+    waiting_one,
 )
-from tests.racing import WAIT_S, in_threads, wait_until
+from tests.racing import WAIT_S, in_threads
 
 # --- lost connections ---------------------------------------------------------------------------
 
@@ -79,8 +80,7 @@ def test_a_connection_lost_within_the_insert_is_opened_again(
     with pg_home.server.connect() as blocker:
         blocker.execute(f"BEGIN; LOCK TABLE {pg_home.schema}.entries".encode())
         with running(lambda: journal.append(entries(2, 50), expected_seq=1, epoch=1)) as outcome:
-            wait_until(lambda: waiting(pg_home))
-            ((pid,),) = waiting(pg_home)
+            pid = waiting_one(pg_home)
             if fatal:
                 terminate(pg_home, pid)
             else:
@@ -95,15 +95,16 @@ def test_a_commit_that_is_struck_down_is_repeated(pg_home: PostgresqlHome, gone:
     """An append whose process dies within the commit lands once, or is of unknown outcome."""
     pg_home.open()
     with proxied(pg_home.server.port) as proxy, pg_home.server.connect() as blocker:
-        url = pg_home.server.url(pg_home.schema, port=proxy.port)
-        journal = open_journal(url, busy_timeout_s=TIMEOUT_S if gone else WAIT_S)
+        journal = pg_home.open_with(port=proxy.port)
         begun(journal)
         at_commit(pg_home, "BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END")
         blocker.execute("BEGIN")
         blocker.execute("SELECT pg_advisory_xact_lock(7)")
-        with running(lambda: journal.append(entries(2, 5), expected_seq=1, epoch=1)) as outcome:
-            wait_until(lambda: waiting(pg_home))
-            ((pid,),) = waiting(pg_home)
+        with (
+            impatient(journal, 4.0) if gone else contextlib.nullcontext(),
+            running(lambda: journal.append(entries(2, 5), expected_seq=1, epoch=1)) as outcome,
+        ):
+            pid = waiting_one(pg_home)
             assert pg_home.execute(f"SELECT query FROM pg_stat_activity WHERE pid = {pid}") == [
                 ("COMMIT",)
             ]
@@ -114,7 +115,6 @@ def test_a_commit_that_is_struck_down_is_repeated(pg_home: PostgresqlHome, gone:
         proxy.refuses = False
         journal.append(entries(2, 5), expected_seq=1, epoch=1)
         stands(journal, 5)
-        journal.close()
 
 
 # --- lost answers -------------------------------------------------------------------------------
@@ -130,9 +130,7 @@ def proxy(pg_home: PostgresqlHome) -> Iterator[Proxy]:
 @pytest.fixture
 def wired(pg_home: PostgresqlHome, proxy: Proxy) -> Iterator[Journal]:
     """Give a journal at the end of that wire."""
-    pg_home.open()
-    url = pg_home.server.url(pg_home.schema, port=proxy.port)
-    with open_journal(url, busy_timeout_s=5.0) as journal:
+    with pg_home.open_with(port=proxy.port) as journal:
         yield journal
 
 
@@ -194,18 +192,19 @@ def test_a_commit_that_cannot_be_repeated_is_of_unknown_outcome(
     pg_home: PostgresqlHome, proxy: Proxy, fate: Fate, last: int | None, closed: bool
 ) -> None:
     """Where the server stays away after a lost commit, the error says so, and a repeat mends it."""
-    pg_home.open()
-    url = pg_home.server.url(pg_home.schema, port=proxy.port)
-    with open_journal(url, busy_timeout_s=TIMEOUT_S) as journal:
+    with pg_home.open_with(port=proxy.port) as journal:
         begun(journal)
         proxy.next(fate)
         proxy.refuses = True
         if closed:
             store_of(journal)._closing.wait = lambda _pause_s: journal.close()
-        with unavailable("is unknown: repeat it", JournalOutcomeUnknown):
+        with (
+            impatient(journal),
+            unavailable("is unknown: repeat it", JournalOutcomeUnknown),
+        ):
             journal.append(entries(2, 3), expected_seq=1, epoch=1)
     proxy.refuses = False
-    with open_journal(url) as journal:
+    with pg_home.open_with(port=proxy.port) as journal:
         held = journal.operation(RUN, OPERATION)
         assert held is not None
         assert held.last_seq in ((1, 3) if last is None else (last,))

@@ -17,6 +17,7 @@ from tests.journal.samples import OPERATION, RUN, begun, entries, entry
 from tests.journal.servers import (
     TIMEOUT_S,
     at_commit,
+    impatient,
     running,
     stands,
     store_of,
@@ -65,7 +66,7 @@ def test_serialization_failures_are_tried_again(
 
     monkeypatch.setattr(postgresql.PostgresqlStore, "_begun", begun_serializable)
     monkeypatch.setattr(postgresql, "may_pass", may_pass)
-    journal = pg_home.open_with(busy_timeout_s=WAIT_S)
+    journal = pg_home.open()
     begun(journal)
 
     def work(name: str) -> None:
@@ -83,10 +84,10 @@ def test_serialization_failures_are_tried_again(
 
 def test_an_error_at_the_commit_is_no_lost_answer(pg_home: PostgresqlHome) -> None:
     """What the server itself undoes at the commit is tried again, then certainly not stored."""
-    journal = pg_home.open_with(busy_timeout_s=TIMEOUT_S)
+    journal = pg_home.open()
     begun(journal)
     at_commit(pg_home, "BEGIN RAISE 'no' USING ERRCODE = '40001'; END")
-    with unavailable("not within 0.6 s.*40001"):
+    with impatient(journal), unavailable("not within 0.6 s.*40001"):
         journal.append([entry(2)], expected_seq=1, epoch=1)
     pg_home.execute("DROP TRIGGER acting ON operations")
     stands(journal, 1)
@@ -94,7 +95,7 @@ def test_an_error_at_the_commit_is_no_lost_answer(pg_home: PostgresqlHome) -> No
 
 def test_rows_without_their_operation_are_damage(pg_home: PostgresqlHome) -> None:
     """Entries that are there against the operation's row are reported, not tried for ever."""
-    journal = pg_home.open_with(busy_timeout_s=WAIT_S)
+    journal = pg_home.open()
     begun(journal, 5)
     pg_home.execute("UPDATE operations SET last_seq = 3")
     with unavailable("contradict each other", JournalCorrupt):
@@ -131,10 +132,10 @@ def test_a_full_disk_is_named_and_passes(pg_home: PostgresqlHome) -> None:
 
 def test_an_exhausted_pool_is_waited_for_and_then_named(pg_home: PostgresqlHome) -> None:
     """A call that finds all connections in use waits for one, and gives up at the timeout."""
-    journal = pg_home.open_with(busy_timeout_s=TIMEOUT_S)
+    journal = pg_home.open()
     begun(journal)
     held = [store_of(journal)._engine.connect() for _ in range(postgresql.POOL_SIZE)]
-    with unavailable("in use by other threads"):
+    with impatient(journal), unavailable("in use by other threads"):
         journal.append([entry(2)], expected_seq=1, epoch=1)
     with running(lambda: journal.append([entry(2)], expected_seq=1, epoch=1)) as outcome:
         for connection in held:
@@ -161,12 +162,12 @@ def test_a_server_without_room_for_connections_is_waited_for(pg_home: Postgresql
 
 def test_a_locked_operation_is_waited_for_and_then_named(pg_home: PostgresqlHome) -> None:
     """An append gives up a lock that somebody keeps, at the timeout; reading is not held up."""
-    journal = pg_home.open_with(busy_timeout_s=TIMEOUT_S)
+    journal = pg_home.open()
     begun(journal)
     with pg_home.server.connect() as other:
         other.execute("BEGIN")
         other.execute(f"SELECT * FROM {pg_home.schema}.operations FOR UPDATE".encode())
-        with unavailable("not within 0.6 s; check the server"):
+        with impatient(journal), unavailable("not within 0.6 s; check the server"):
             journal.append([entry(2)], expected_seq=1, epoch=1)
         stands(journal, 1)
     journal.append([entry(2)], expected_seq=1, epoch=1)
@@ -175,7 +176,7 @@ def test_a_locked_operation_is_waited_for_and_then_named(pg_home: PostgresqlHome
 
 def test_a_server_that_is_gone_is_named_in_time(pg_home: PostgresqlHome) -> None:
     """While the server is down each call ends in time with a clear error; then all goes on."""
-    journal = pg_home.open_with(busy_timeout_s=TIMEOUT_S)
+    journal = pg_home.open()
     begun(journal)
     with pg_home.server.stopped():
         for call in (
@@ -184,7 +185,7 @@ def test_a_server_that_is_gone_is_named_in_time(pg_home: PostgresqlHome) -> None
             lambda: journal.silent_s(RUN, OPERATION),
             lambda: open_journal(pg_home.url, busy_timeout_s=TIMEOUT_S),
         ):
-            with unavailable("not within 0.6 s; check the server"):
+            with impatient(journal), unavailable("not within 0.6 s; check the server"):
                 call()
     journal.append([entry(2)], expected_seq=1, epoch=1)
     stands(journal, 2)
@@ -193,7 +194,7 @@ def test_a_server_that_is_gone_is_named_in_time(pg_home: PostgresqlHome) -> None
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restarted_server_is_waited_for(pg_home: PostgresqlHome, mode: str) -> None:
     """A call that begins while the server is down lands when that is back within the timeout."""
-    journal = pg_home.open_with(busy_timeout_s=WAIT_S)
+    journal = pg_home.open()
     begun(journal)
     pg_home.server.stop(mode)
     with running(lambda: journal.append(entries(2, 9), expected_seq=1, epoch=1)) as outcome:
@@ -205,7 +206,7 @@ def test_a_restarted_server_is_waited_for(pg_home: PostgresqlHome, mode: str) ->
 def test_a_crash_loses_nothing_that_was_acknowledged(pg_home: PostgresqlHome) -> None:
     """Entries of a session whose commits the server would answer early are durable all the same."""
     with pg_home.server.setting("wal_writer_delay", "10s"):
-        journal = pg_home.open_with(synchronous_commit="off", busy_timeout_s=WAIT_S)
+        journal = pg_home.open_with(synchronous_commit="off")
         begun(journal)
         for seq in range(2, 12):
             journal.append([entry(seq)], expected_seq=seq - 1, epoch=1)
@@ -219,14 +220,12 @@ def test_a_silent_server_is_not_waited_for_for_ever(pg_home: PostgresqlHome, mar
     """A server that falls silent at any point of an append ends the call, and only that one."""
     with proxied(pg_home.server.port, mark) as proxy:
         pg_home.open()
-        url = pg_home.server.url(pg_home.schema, port=proxy.port)
-        with open_journal(url, busy_timeout_s=TIMEOUT_S) as journal:
+        with pg_home.open_with(port=proxy.port) as journal:
             begun(journal)
             at = proxy.seen
             proxy.next("freeze")
-            with unavailable("gave no answer in time"):
+            with impatient(journal), unavailable("gave no answer in time"):
                 journal.append([entry(2)], expected_seq=1, epoch=1)
             assert proxy.seen == at + 1
-            wait_until(lambda: not waiting(pg_home))
             journal.append([entry(2)], expected_seq=1, epoch=1)
             stands(journal, 2)

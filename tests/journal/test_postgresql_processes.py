@@ -78,7 +78,7 @@ def test_an_operation_is_opened_by_one_of_two_that_come_at_once(
 ) -> None:
     """Of two controllers that open one id at the same moment, the later is told it is used."""
     monkeypatch.setattr(postgresql, "IDLE_S_MAX", WAIT_S)
-    first, second = (pg_home.open_with(busy_timeout_s=WAIT_S) for _ in range(2))
+    first, second = (pg_home.open() for _ in range(2))
     inside = threading.Event()
 
     def wait_for_the_other(_connection: Connection) -> None:
@@ -125,7 +125,7 @@ def test_a_server_restarted_amid_appends_loses_and_doubles_nothing(
 ) -> None:
     """Two processes and two threads go on over crashes and restarts as if there were none."""
     count = 60
-    journal = pg_home.open_with(busy_timeout_s=WAIT_S)
+    journal = pg_home.open()
     begun(journal)
     begun(journal, operation_id="thread")
     progress: Counter[str] = Counter()
@@ -255,8 +255,9 @@ def test_forks_beside_a_busy_thread_break_nothing(pg_home: PostgresqlHome) -> No
 def test_a_child_that_was_forked_amid_a_transaction_is_refused(pg_home: PostgresqlHome) -> None:
     """Where the parent is inside a transaction for too long, the child is told so; it goes on."""
     require_fork()
-    journal = pg_home.open_with(busy_timeout_s=0.1)
+    journal = pg_home.open()
     begun(journal)
+    store_of(journal)._gate._patience_s = 0.1
 
     def child() -> str:
         try:
