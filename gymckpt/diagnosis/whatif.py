@@ -12,7 +12,8 @@ guessed: there it ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import attrs
@@ -112,6 +113,16 @@ class WhatIf:
         return {"schema": WHAT_IF_SCHEMA, **fields, "entries_after": after}
 
 
+_KINDS: Mapping[str, Literal["drop", "delay", "crash"]] = {
+    "drop": "drop",
+    "delay": "delay",
+    "crash": "crash",
+}
+_EDIT = re.compile(
+    rf"(?P<kind>{'|'.join(_KINDS)})=(?P<seq>\d{{1,9}})(:(?P<seconds>\d{{1,5}}(\.\d{{1,6}})?))?"
+)
+
+
 def edit_of(text: str) -> Edit:
     """
     Read an edit: `drop=SEQ`, `delay=SEQ:SECONDS`, `crash=SEQ` or `crash=SEQ:SECONDS`.
@@ -119,26 +130,18 @@ def edit_of(text: str) -> Edit:
     Raises:
         ValueError: It is none of them.
     """
-    kind, _, rest = text.partition("=")
-    seq, _, seconds = rest.partition(":")
     wrong = (
         f"{text!r:.80} is no edit; give drop=SEQ, delay=SEQ:SECONDS or crash=SEQ[:SECONDS], where "
         "SEQ is an entry that replay --step shows"
     )
-    try:
-        edit = Edit(
-            kind=kind,  # type: ignore[arg-type]  # checked below
-            seq=int(seq),
-            seconds=float(seconds) if seconds else None,
-        )
-    except ValueError:
-        raise ValueError(wrong) from None
-    late = edit.seconds is not None and 0 <= edit.seconds < LIMIT_S
-    if kind not in ("drop", "delay", "crash") or (kind == "delay" and not late):
+    found = _EDIT.fullmatch(text)
+    if found is None:
         raise ValueError(wrong)
-    if edit.seconds is not None and (kind == "drop" or not late):
+    kind, seq, seconds = _KINDS[found["kind"]], int(found["seq"]), found["seconds"]
+    late_s = None if seconds is None else float(seconds)
+    if (kind == "delay" and late_s is None) or (kind == "drop" and late_s is not None):
         raise ValueError(wrong)
-    return edit
+    return Edit(kind=kind, seq=seq, seconds=late_s)
 
 
 def what_if(entries: Sequence[Entry], edits: Iterable[Edit]) -> WhatIf:
