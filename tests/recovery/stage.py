@@ -8,10 +8,12 @@ is also where the next controller recovers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import multiprocessing
 import os
 import signal
+import sqlite3
 from collections.abc import Iterable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -123,6 +125,31 @@ class Stage:
                     return True
                 await asyncio.sleep(0.001)
         return False
+
+    async def pause(self) -> None:
+        """
+        Pause the controller where it does not hold the journal.
+
+        A process that is paused in the middle of a transaction locks everybody else out of a
+        journal in a file, which no recovery can help.
+        """
+        while True:
+            self.send(signal.SIGSTOP)
+            assert await self.stopped()
+            if self._journal_is_free():
+                return
+            self.send(signal.SIGCONT)
+            await asyncio.sleep(0.005)
+
+    def _journal_is_free(self) -> bool:
+        path = self.base / "journal.sqlite3"
+        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as raw:
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            raw.execute("ROLLBACK")
+            return True
 
     async def inside(self) -> None:
         """Wait until the controller is in the body of its operation."""

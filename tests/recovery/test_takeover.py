@@ -55,8 +55,7 @@ async def test_paused_past_its_heartbeat(new_stage: NewStage, scenario: str) -> 
     async with new_stage() as stage:
         await stage.begin(scenario, owner_timeout_s=OWNER_TIMEOUT_S)
         await stage.inside()
-        stage.send(signal.SIGSTOP)
-        assert await stage.stopped()
+        await stage.pause()
         [found] = await stage.recovered(owner_timeout_s=OWNER_TIMEOUT_S)
         assert found.outcome == "held"
         await until(lambda: (stage.journal.silent_s(stage.run, WIRE_ID) or 0) > OWNER_TIMEOUT_S)
