@@ -177,11 +177,8 @@ def _take_trouble(work: Work, call: str) -> None:
 
 def _watch_phase(work: Work) -> None:
     """Wait for other replies only a little longer where they cannot save the phase (L3)."""
-    operation = work.operation
-    if "cannot_succeed" not in operation.row.when or operation.phase_call == RESUME:
-        return
-    if timing.is_doomed(operation, work.now):
-        work.effects.append(StartTimer("settle", operation.settings.settle_s))
+    if timing.ends_early(work.operation, work.now):
+        work.effects.append(StartTimer("settle", work.operation.settings.settle_s))
 
 
 def abandon(work: Work, call: str) -> None:

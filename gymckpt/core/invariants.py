@@ -88,7 +88,7 @@ def check_park_before_commit(
 ) -> str | None:
     """S1: no commit unless every instance is parked and was renewed since, and no lease is lost."""
     if entry.call == "commit" and entry.trigger in ("ask", "retry"):
-        lost = timing.lease_lost(before, Moment(entry.ts, entry.at_s))
+        lost = timing.is_lease_lost(before, Moment(entry.ts, entry.at_s))
         return "a lease must be presumed lost" if lost else None
     if entry.instance is not None or after.state not in _NEEDS_PARKED:
         return None

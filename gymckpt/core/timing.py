@@ -18,6 +18,7 @@ __all__ = [
     "RESOLUTION_S",
     "budget_s",
     "earliest_lease_s",
+    "ends_early",
     "is_doomed",
     "is_exhausted",
     "is_lease_lost",
@@ -69,7 +70,9 @@ def may_retry(
 
 
 def retryable(operation: OperationState, call: str, now: Moment) -> Iterator[str]:
-    """Yield the instances to which `call` may be sent again."""
+    """Yield the instances to which `call` may be sent again; none where that is in vain."""
+    if call == operation.phase_call and ends_early(operation, now):
+        return
     for instance, found in operation.in_state(call, "failed", "unanswered"):
         if may_retry(operation, call, instance, found, now):
             yield instance
@@ -92,6 +95,13 @@ def is_doomed(operation: OperationState, now: Moment) -> bool:
     if phase.mendable < unconfirmed or remaining_s(operation, call, now) <= RESOLUTION_S:
         return True
     return call == RENEW and is_lease_lost(operation, now)
+
+
+def ends_early(operation: OperationState, now: Moment) -> bool:
+    """Whether the state's call has failed, and other failures are only gathered (DESIGN, L3)."""
+    # Reopening is owed to every instance, whatever came of the others.
+    may_end = "cannot_succeed" in operation.row.when and operation.phase_call != RESUME
+    return may_end and is_doomed(operation, now)
 
 
 def earliest_lease_s(operation: OperationState) -> float | None:
@@ -146,9 +156,7 @@ def lease_lost(operation: OperationState, now: Moment) -> bool:
 
     A dead instance fails both; the call's failures are reported together a moment later.
     """
-    if "cannot_succeed" in operation.row.when and is_doomed(operation, now):
-        return False
-    return is_lease_lost(operation, now)
+    return is_lease_lost(operation, now) and not ends_early(operation, now)
 
 
 CONDITIONS: Mapping[str, Callable[[OperationState, Moment], bool]] = {

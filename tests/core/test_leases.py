@@ -385,3 +385,25 @@ def test_leases_that_end_together_are_counted() -> None:
     assert endangered(world) == {10.0: 1}
     world.answer("renew", 1)
     assert endangered(world) == {}
+
+
+def test_a_doomed_commit_is_not_retried_while_its_failures_are_gathered() -> None:
+    """
+    Nobody is asked to commit again once the commit cannot succeed and a lease is lost.
+
+    An instance that dies fails its commit and then its renewal. For a second other failures of the
+    commit are waited for, and in that second another instance's retry falls due.
+    """
+    numbers = settings(retries={"commit": RetryPolicy(attempts=3, pause_s=0.5)})
+    world = in_round(count=3, numbers=numbers)
+    world.verb("commit")
+    world.fail("commit", 1)
+    world.kill("commit", 0)
+    world.kill("renew", 0)
+    assert world.operation.state == "committing"
+    world.wait(0.9)
+    assert len(world.sent_to("commit", 1)) == 1
+    world.wait(0.2)
+    cause = world.operation.cause
+    assert cause is not None
+    assert (cause.trigger, cause.call, cause.facts["failed"]) == ("refuse", "commit", 2)

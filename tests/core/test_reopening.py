@@ -158,6 +158,26 @@ def test_a_sweep_can_be_asked_for() -> None:
     assert len(world.outstanding("resume")) == 2
 
 
+def test_a_sweep_waits_for_the_one_before() -> None:
+    """While one instance is being asked again, a sweep sends nothing to another that failed."""
+    world = discarding()
+    world.fail("resume", 0, failure=FATAL)
+    world.fire("sweep")
+    assert len(world.sent_to("resume", 0)) == 1
+    world.fail("resume", 1)
+    world.wait(1.0)
+    world.fire("sweep")
+    assert len(world.sent_to("resume", 0)) == 1
+
+
+def test_the_caller_is_told_once_that_it_may_go() -> None:
+    """A late answer of one of two instances starts no second sweep and releases nobody again."""
+    world = unconfirmed()
+    assert world.reply(world.latest("resume", 0), "answered").effects == (
+        CancelCall(world.operation.instances[0], "resume"),
+    )
+
+
 def test_sweeping_goes_on_until_the_horizon_and_not_beyond() -> None:
     """Silent instances are asked every 45 s until 700 s; then they lapse, and it has ended."""
     world = unconfirmed()

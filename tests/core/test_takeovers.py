@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.driver import World, settings
+from tests.core.driver import FATAL, World, settings
 from tests.core.histories import reached
 
 
@@ -133,6 +133,15 @@ def test_a_lone_resume_that_fails_somewhere_is_owed_to_the_others() -> None:
     assert world.operation.state == "calling"
     world.answer("resume", 1)
     assert (world.at_s, world.operation.state) == (4.0, "failed")
+
+
+def test_a_lone_resume_is_not_swept() -> None:
+    """A sweep timer asks nobody again while a lone resume waits for another instance."""
+    world = lone_resume()
+    world.fail("resume", 0, failure=FATAL)
+    world.fail("resume", 1)
+    world.fire("sweep")
+    assert not world.asks
 
 
 def test_a_late_answer_confirms_a_lone_resume() -> None:
