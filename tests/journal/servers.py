@@ -67,8 +67,10 @@ def impatient(journal: Journal, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
     pool = store._engine.pool
     store._timeout_s, patience_s = timeout_s, store._timeout_s
     pool._timeout = timeout_s
-    yield
-    store._timeout_s = pool._timeout = patience_s
+    try:
+        yield
+    finally:
+        store._timeout_s = pool._timeout = patience_s
 
 
 @contextlib.contextmanager
