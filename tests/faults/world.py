@@ -294,8 +294,9 @@ def _reopened_before_retired(
         if not retires or retires[0].tick > resumed:
             yield f"S5: {instance} was reopened by {wire_id} before it was asked to retire"
             continue
-        restored = next(call for call in calls if call.op == "restore").args[2]
-        if retires[0].args[1] != tuple(found.next_attempt() for found in restored):
+        restores = [call.args[2] for call in calls if call.op == "restore"]  # none after a crash
+        due = [tuple(found.next_attempt() for found in saved) for saved in restores]
+        if due and retires[0].args[1] != due[0]:
             yield f"S5: {instance} was asked by {wire_id} to retire {retires[0].args[1]}"
 
 
