@@ -195,7 +195,7 @@ class Debts:
             self._pay_later()
 
     async def pay(self) -> None:
-        """Retire what is owed, and keep what is not confirmed; never raises because of either."""
+        """Retire what is owed and keep what is not confirmed; whatever fails is said and kept."""
         owed = {instance: tuple(sorted(episodes)) for instance, episodes in self._owed.items()}
         if not owed:
             return
@@ -205,7 +205,7 @@ class Debts:
             for instance in owed.keys() - error.failures.keys():
                 self._settle(instance, owed[instance])
             logger.warning("restored attempts are still to be retired: %s", error)
-        except JournalError as error:
+        except Exception as error:  # nobody waits for it who could be told
             logger.warning("restored attempts are still to be retired: %s", text_of(error))
         else:
             for instance, episodes in owed.items():
