@@ -23,7 +23,7 @@ help:
 install: $(INSTALLED)
 
 # The stamp is written last, so that what was interrupted is done again.
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "gymckpt needs Python 3.11 or later; '$(PYTHON)' is not." \
 	    "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
