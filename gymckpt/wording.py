@@ -58,6 +58,10 @@ _SECRETS = (
         r"\1\2[redacted]",
     ),
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/]+@"), r"\1[redacted]@"),
+    (
+        re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@]{0,100}:[^\s@]{1,200}@"),
+        r"\1[redacted]@",
+    ),
 )
 
 _BRIEF = reprlib.Repr()
