@@ -62,17 +62,13 @@ def may_retry(
     operation: OperationState, call: str, instance: str, found: CallState, now: Moment
 ) -> bool:
     """Whether a call that ended without an answer may be sent again by itself."""
-    if not found.is_mendable(operation.settings.tries(call)):
-        return False
-    if remaining_s(operation, call, now) <= RESOLUTION_S:
+    if not found.is_mendable(operation.settings.tries(call)) or _in_vain(operation, call, now):
         return False
     return call != RENEW or operation.acknowledged_at_s.get(instance, 0.0) > now.at_s
 
 
 def retryable(operation: OperationState, call: str, now: Moment) -> Iterator[str]:
-    """Yield the instances to which `call` may be sent again; none where that is in vain."""
-    if call == operation.phase_call and ends_early(operation, now):
-        return
+    """Yield the instances to which `call` may be sent again."""
     for instance, found in operation.in_state(call, "failed", "unanswered"):
         if may_retry(operation, call, instance, found, now):
             yield instance
@@ -80,8 +76,12 @@ def retryable(operation: OperationState, call: str, now: Moment) -> Iterator[str
 
 def waiting_for_retry(operation: OperationState, call: str, now: Moment) -> bool:
     """Whether some instance will be asked again by itself, a renewal while its lease lasts."""
-    mendable = operation.calls_for(call).mendable
-    return mendable > 0 and remaining_s(operation, call, now) > RESOLUTION_S
+    return operation.calls_for(call).mendable > 0 and not _in_vain(operation, call, now)
+
+
+def _in_vain(operation: OperationState, call: str, now: Moment) -> bool:
+    """Whether another try cannot save the phase any more, be it for want of time."""
+    return call == operation.phase_call and ends_early(operation, now)
 
 
 def is_doomed(operation: OperationState, now: Moment) -> bool:
