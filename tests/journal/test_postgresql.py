@@ -125,7 +125,7 @@ def test_who_is_turned_away_is_told_at_once(
 
 
 def test_a_role_without_rights_is_told_so(closed: PostgresqlHome) -> None:
-    """A role that may only read opens the journal to be read, and is refused each write."""
+    """A role that may only read is refused each write; one with four rights needs no more."""
     schema = closed.schema
     closed.execute(f"GRANT USAGE ON SCHEMA {schema} TO reader")
     url = closed.server.url(schema, user="reader")
@@ -136,6 +136,12 @@ def test_a_role_without_rights_is_told_so(closed: PostgresqlHome) -> None:
         assert len(journal.read(RUN, OPERATION)) == 6
         with pytest.raises(JournalUnavailable, match="grant this role"):
             journal.append([entry(7)], expected_seq=6, epoch=1)
+        closed.execute(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO reader")
+        journal.append([entry(7)], expected_seq=6, epoch=1, settled=True)
+        assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+        journal.heartbeat(RUN, OPERATION, epoch=2)
+        journal.remove(RUN, OPERATION)
+        begun(journal, operation_id="op-2")
 
 
 # --- what is there already ----------------------------------------------------------------------
