@@ -27,6 +27,7 @@ from gymckpt.cli.common import (
     CANNOT_ANSWER,
     PROBLEM_FOUND,
     JournalOption,
+    JsonOption,
     RunOption,
     answering,
     console,
@@ -79,6 +80,7 @@ def chart(
             show_default=False,
         ),
     ] = None,
+    *,
     output: Annotated[
         ChartFormat, typer.Option("--format", help="How to print it.")
     ] = ChartFormat.TABLE,
@@ -93,8 +95,11 @@ def chart(
     ] = None,
     journal: JournalOption = None,
     run: RunOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a chart and print it."""
+    if as_json:
+        output = ChartFormat.JSON
     path: _Path | None = None
     if of is not None:
         own, path = _path_of(of, journal, run)

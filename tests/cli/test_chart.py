@@ -32,6 +32,7 @@ def test_mermaid_and_json_are_those_of_the_library(name: str) -> None:
     chart = load_chart(name)
     assert run("chart", name, "--format", "mermaid").stdout == to_mermaid(chart)
     assert json.loads(run("chart", name, "--format", "json").stdout) == to_json(chart)
+    assert json.loads(run("chart", name, "--json").stdout) == to_json(chart)
 
 
 def test_brackets_are_text_not_markup() -> None:
