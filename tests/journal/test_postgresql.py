@@ -124,6 +124,17 @@ def test_who_is_turned_away_is_told_at_once(
     assert type(caught.value) is JournalUnavailable
 
 
+def test_a_server_that_has_moved_is_found_among_several_hosts(pg_home: PostgresqlHome) -> None:
+    """Of the hosts that a URL names the first that answers is taken; the journal's URL names all."""
+    hosts = f"host=127.0.0.1:1&host=127.0.0.1:{pg_home.server.port}"
+    options = f"options=-csearch_path%3D{pg_home.schema}"
+    with open_journal(f"postgresql://gymckpt@/postgres?{hosts}&{options}") as journal:
+        begun(journal)
+        assert journal.url.count("host=") == 2
+    with open_journal(journal.url) as again:
+        assert len(again.operations()) == 1
+
+
 def test_a_role_without_rights_is_told_so(closed: PostgresqlHome) -> None:
     """A role that may only read is refused each write; one with four rights needs no more."""
     schema = closed.schema
