@@ -42,6 +42,8 @@ OPS_SCHEMA = "gymckpt.ops/1"
 LIMIT = 20
 NAME_MAX = 44
 
+FAILED = frozenset({"failed", "given_up"})
+
 SCAN_MAX = 2_000
 """How many of the latest failed operations are looked at for those that failed in earnest."""
 
@@ -73,56 +75,58 @@ def ops(
     """List operations, the latest last."""
     now_ts = time.time()
     with answering(), opened_source(journal) as source:
-        since_ts = since_option(since, now_ts)
-        rows, total = _chosen(
-            source, run=run, open_only=open_only, failed=failed, since_ts=since_ts, limit=limit
+        from gymckpt.diagnosis.overview import FAILED_STATES  # noqa: PLC0415 - when needed
+        from gymckpt.journal import Selection  # noqa: PLC0415 - likewise
+
+        rows = source.journal.select(
+            Selection(
+                run=run,
+                unfinished=open_only,
+                states=FAILED_STATES if failed else (),
+                updated_since_ts=since_option(since, now_ts),
+                latest=SCAN_MAX if failed else limit + 1,
+            )
         )
-        lines = [line_of(source, row, now_ts) for row in rows]
-    lines = [line for line in lines if not failed or line.status in ("failed", "given_up")][-limit:]
+        meant = FAILED if failed else None
+        lines, more = _latest_lines(source, rows, now_ts, limit, meant)
     if as_json:
         print_json({"schema": OPS_SCHEMA, "operations": [line.to_json() for line in lines]})
     elif lines:
         out = console()
         out.print(table_of(lines, now_ts, out.width))
-        if total > len(rows):
+        if more:
             out.print(Text("there are more; --limit shows them", style="dim"))
     else:
         typer.echo("no operation is like that", err=True)
-    if any(line.alive is False for line in lines):
-        leave("", PROBLEM_FOUND) if as_json else leave(_silent(lines), PROBLEM_FOUND)
-
-
-def _silent(lines: Sequence[OverviewLine]) -> str:
     silent = [line.operation_id for line in lines if line.alive is False]
+    if silent:
+        leave(_silent(silent), PROBLEM_FOUND)
+
+
+def _latest_lines(
+    source: Source,
+    rows: Sequence[OperationRow],
+    now_ts: float,
+    limit: int,
+    meant: frozenset[str] | None,
+) -> tuple[list[OverviewLine], bool]:
+    """Return the lines about the latest operations that are meant, and whether there are more."""
+    lines: list[OverviewLine] = []
+    for row in reversed(rows):
+        line = line_of(source, row, now_ts)
+        if meant is not None and line.status not in meant:
+            continue
+        if len(lines) == limit:
+            return lines[::-1], True
+        lines.append(line)
+    return lines[::-1], False
+
+
+def _silent(silent: Sequence[str]) -> str:
     return (
         f"{len(silent)} unfinished without a controller: {', '.join(silent[:5])}; "
         f"gymckpt explain {silent[0]}"
     )
-
-
-def _chosen(
-    source: Source,
-    *,
-    run: str | None,
-    open_only: bool,
-    failed: bool,
-    since_ts: float | None,
-    limit: int,
-) -> tuple[tuple[OperationRow, ...], int]:
-    """Return the rows to list, and how many there are at least."""
-    from gymckpt.diagnosis.overview import FAILED_STATES  # noqa: PLC0415 - imported when needed
-    from gymckpt.journal import Selection  # noqa: PLC0415 - likewise
-
-    found = source.journal.select(
-        Selection(
-            run=run,
-            unfinished=open_only,
-            states=FAILED_STATES if failed else (),
-            updated_since_ts=since_ts,
-            latest=SCAN_MAX if failed else limit + 1,
-        )
-    )
-    return (found if failed else found[-limit:]), len(found)
 
 
 def line_of(source: Source, row: OperationRow, now_ts: float) -> OverviewLine:

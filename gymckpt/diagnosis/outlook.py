@@ -224,7 +224,8 @@ def _recover(case: Case, held: str) -> Move:
             "a new controller goes on reopening what is unconfirmed until the operation has ended"
         )
     elif operation.declared.states[target].final:
-        does = f"a new controller ends it at once: {target}, since nothing was sent"
+        sent = "nothing was sent" if operation.phase_call is None else "its calls may have run"
+        does = f"a new controller ends it at once: {target}; {sent}"
     else:
         means = operation.declared.states[target].means
         does = f"a new controller brings it to {target}: {means}"

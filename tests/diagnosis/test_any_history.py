@@ -142,6 +142,19 @@ def test_nothing_changed_gives_the_same_history_again(world: World, chance: rand
     assert again.becomes[0] == again.was[0]
 
 
+def test_an_explanation_of_thousands_of_instances_is_short() -> None:
+    """However many hang, each reason is told once, with a count and a few names."""
+    world = World("checkpoint", 3_000)
+    world.verb("prepare")
+    world.answer("prepare", *range(1_000))
+    world.refuse("prepare", *range(1_000, 1_010))
+    found = explained(world.entries, now_ts=world.moment.ts + 5.0, history=[world.entries])
+    assert found.blocking_total == 2_000
+    assert len(found.blocking) == 5
+    assert {group.state: group.count for group in found.groups} == {"asked": 1_990, "refused": 10}
+    assert len(json.dumps(found.to_json())) < 20_000
+
+
 def told_of(entries: Iterable[Entry]) -> list[tuple[object, ...]]:
     """Return what entries say, with their times as exact as they need be."""
     return [
