@@ -62,12 +62,21 @@ GRACE_S = 1.0
 """How much longer than the server is told a silent server is waited for."""
 
 IDLE_S_MAX = 1.0
-"""How long a transaction may stand idle: so long a controller that was stopped holds others up."""
+"""How long a writer may stand idle: for so long one that was stopped holds up others."""
+
+READER_IDLE_S = 300.0
+"""How long a reader may stand idle: it holds up nobody, and has a long answer to take apart."""
+
+CHUNK_ROWS = 5_000
+"""How many entries one statement inserts, so that a large import is no long statement."""
+
+WRITING = "READ COMMITTED"
+READING = "REPEATABLE READ, READ ONLY"
 
 _BEGIN = """
 BEGIN ISOLATION LEVEL {level};
 SET LOCAL lock_timeout = {bound_ms};
-SET LOCAL statement_timeout = {bound_ms};
+SET LOCAL statement_timeout = {statement_ms};
 SET LOCAL idle_in_transaction_session_timeout = {idle_ms};
 SET LOCAL extra_float_digits = 3;
 SELECT set_config('synchronous_commit', 'on', true)
@@ -85,6 +94,11 @@ def _insert_statement(dialect: Dialect) -> str:
         f"INSERT INTO {entries.name} ({', '.join(TAGS)}) SELECT {', '.join(TAGS)} "  # noqa: S608
         f"FROM json_to_recordset(%s::json) AS given({', '.join(columns)})"
     )
+
+
+def _raw(connection: Connection) -> BoundedConnection:
+    """Return the driver's own connection."""
+    return cast("BoundedConnection", connection.connection.driver_connection)
 
 
 class _Lost(Exception):
@@ -166,9 +180,13 @@ class PostgresqlStore(SqlStore):
         )
 
     def insert_rows(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Insert entries in bulk, by one statement, inside `write`."""
-        given = orjson.dumps([dict(zip(TAGS, row, strict=True)) for row in rows])
-        connection.exec_driver_sql(self._insert, (given.decode(),))
+        """Insert entries in bulk, by a statement for some thousands of them, inside `write`."""
+        for start in range(0, len(rows), CHUNK_ROWS):
+            if start:  # the call makes progress, so it is given time for the next step
+                _raw(connection).gives_up_s = time.monotonic() + self._timeout_s + GRACE_S
+            chunk = rows[start : start + CHUNK_ROWS]
+            given = orjson.dumps([dict(zip(TAGS, row, strict=True)) for row in chunk])
+            connection.exec_driver_sql(self._insert, (given.decode(),))
 
     def close(self) -> None:
         """Let go of every connection."""
@@ -181,7 +199,7 @@ class PostgresqlStore(SqlStore):
 
         def attempt() -> T:
             nonlocal again
-            with self._begun("READ COMMITTED", checked=checked) as connection:
+            with self._begun(checked=checked) as connection:
                 result = job(connection, again)
                 try:
                     connection.commit()
@@ -195,30 +213,35 @@ class PostgresqlStore(SqlStore):
         return self._until(attempt)
 
     def _read_once(self, job: Callable[[Connection], T], *, checked: bool = True) -> T:
-        with self._begun("REPEATABLE READ, READ ONLY", checked=checked) as connection:
+        with self._begun(checked=checked, reading=True) as connection:
             return job(connection)
 
     @contextlib.contextmanager
-    def _begun(self, level: str, *, checked: bool) -> Generator[Connection, None, None]:
+    def _begun(self, *, checked: bool, reading: bool = False) -> Generator[Connection, None, None]:
         """
         Give a connection inside a transaction that ends with the body, undone if not committed.
 
         Args:
-            level: Its isolation level, and what else belongs to it.
             checked: Whether to refuse another schema version than the present one.
+            reading: Whether nothing is written. Then an answer may take as long as it is coming in.
         """
         with self._gate.entered(), self._engine.connect() as connection:
             connection.begin()
-            raw = cast("BoundedConnection", connection.connection.driver_connection)
+            raw = _raw(connection)
             left_s = max(self._left_s(), TRY_S_MIN)
             raw.gives_up_s = time.monotonic() + left_s + GRACE_S
+            raw.silence_s = self._timeout_s + GRACE_S if reading else 0.0
+            bound_ms = int(left_s * 1_000)
             begin = _BEGIN.format(
-                level=level,
-                bound_ms=int(left_s * 1_000),
-                idle_ms=int(min(left_s, IDLE_S_MAX) * 1_000),
+                level=READING if reading else WRITING,
+                bound_ms=bound_ms,
+                statement_ms=0 if reading else bound_ms,
+                idle_ms=int((READER_IDLE_S if reading else min(left_s, IDLE_S_MAX)) * 1_000),
             )
+            if checked:
+                begin += _VERSION
             try:
-                cursor = raw.execute((begin + _VERSION * checked).encode(), prepare=False)
+                cursor = raw.execute(begin.encode(), prepare=False)
                 while cursor.nextset():
                     pass
                 found: list[Any] = cursor.fetchall()

@@ -87,6 +87,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     gives_up_s: float = math.inf
     """Until when an answer is waited for, by the monotonic clock."""
+    silence_s: float = 0.0
+    """How long each part of an answer lets that be later; 0 where it does not."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """Wait for an exchange with the server, as the driver does but with a bound."""
@@ -99,7 +101,10 @@ class BoundedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield wanted
                 wanted = exchange.send(ready)
-                if time.monotonic() >= self.gives_up_s:
+                now_s = time.monotonic()
+                if ready and self.silence_s:
+                    self.gives_up_s = max(self.gives_up_s, now_s + self.silence_s)
+                if now_s >= self.gives_up_s:
                     self.pgconn.finish()
                     raise psycopg.OperationalError("the server gave no answer in time")
         except StopIteration as end:

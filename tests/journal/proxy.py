@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Literal
 
@@ -25,6 +26,8 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.refuses = False
         """Whether new connections are cut at once."""
+        self.pause_s = 0.0
+        """How long each small part of an answer takes."""
         self.seen = 0
         """How many marked messages came."""
         self._spawn(self._accept)
@@ -52,7 +55,7 @@ class Proxy:
                     continue
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
-                wire = _Wire(client, server)
+                wire = _Wire(self, client, server)
                 self._spawn(self._relay_questions, wire)
                 self._spawn(wire.relay_answers)
 
@@ -73,7 +76,8 @@ class Proxy:
 class _Wire:
     """One connection through the proxy."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
         self.client, self.server = client, server
         self.fate: Fate = "pass"
         """What becomes of the server's next answer."""
@@ -88,9 +92,10 @@ class _Wire:
 
     def relay_answers(self) -> None:
         with self.cut_at_the_end():
-            while data := self.server.recv(1 << 20):
+            while data := self.server.recv(1 << 14):
                 if self.fate == "cut after":
                     return
+                time.sleep(self._proxy.pause_s)
                 if self.fate != "freeze":
                     self.client.sendall(data)
 

@@ -125,7 +125,7 @@ def test_who_is_turned_away_is_told_at_once(
 
 
 def test_a_server_that_has_moved_is_found_among_several_hosts(pg_home: PostgresqlHome) -> None:
-    """Of the hosts that a URL names the first that answers is taken; the journal's URL names all."""
+    """Of the hosts that a URL names the first that answers is taken; the journal names all."""
     hosts = f"host=127.0.0.1:1&host=127.0.0.1:{pg_home.server.port}"
     options = f"options=-csearch_path%3D{pg_home.schema}"
     with open_journal(f"postgresql://gymckpt@/postgres?{hosts}&{options}") as journal:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
-from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from gymckpt.errors import Fenced, JournalCorrupt
 from gymckpt.journal import open_journal, postgresql
+from gymckpt.journal.rules import operation_from
 from tests.faults.disks import small_disk
 from tests.journal.conftest import PostgresqlHome
 from tests.journal.proxy import proxied
-from tests.journal.samples import OPERATION, RUN, begun, entries, entry
+from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
 from tests.journal.servers import (
     TIMEOUT_S,
     at_commit,
+    backend,
     impatient,
     running,
     stands,
@@ -55,16 +58,13 @@ def test_serialization_failures_are_tried_again(
 ) -> None:
     """Even if transactions were serializable, no claim would be lost, and none granted twice."""
     states: Counter[str] = Counter()
-    real_begun, real_may_pass = postgresql.PostgresqlStore._begun, postgresql.may_pass
-
-    def begun_serializable(store: Any, _level: str, **options: Any) -> Any:
-        return real_begun(store, "SERIALIZABLE", **options)
+    real_may_pass = postgresql.may_pass
 
     def may_pass(error: BaseException) -> bool:
         states[postgresql.state_of(error)] += 1
         return real_may_pass(error)
 
-    monkeypatch.setattr(postgresql.PostgresqlStore, "_begun", begun_serializable)
+    monkeypatch.setattr(postgresql, "WRITING", "SERIALIZABLE")
     monkeypatch.setattr(postgresql, "may_pass", may_pass)
     journal = pg_home.open()
     begun(journal)
@@ -229,3 +229,58 @@ def test_a_silent_server_is_not_waited_for_for_ever(pg_home: PostgresqlHome, mar
             assert proxy.seen == at + 1
             journal.append([entry(2)], expected_seq=1, epoch=1)
             stands(journal, 2)
+
+
+# --- large, but not silent ----------------------------------------------------------------------
+
+
+def test_an_answer_that_keeps_coming_is_not_cut_off(pg_home: PostgresqlHome) -> None:
+    """Reading a large operation over a slow wire may take longer than the timeout."""
+    large = [entry(seq, facts={"text": "x" * 9_000}) for seq in range(1, 41)]
+    with proxied(pg_home.server.port) as proxy:
+        journal = pg_home.open_with(port=proxy.port)
+        journal.open_operation(opening(), large, owner="host-a:1")
+        proxy.pause_s = 0.1
+        began_s = time.monotonic()
+        with impatient(journal):
+            assert journal.read(RUN, OPERATION) == tuple(large)
+        assert time.monotonic() - began_s > TIMEOUT_S + postgresql.GRACE_S
+
+
+def test_taking_a_long_answer_apart_is_not_interrupted(
+    pg_home: PostgresqlHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may stand idle in its transaction for longer than a writer may."""
+    monkeypatch.setattr(postgresql, "IDLE_S_MAX", 0.05)
+    journal = pg_home.open()
+    reads: list[int] = []
+
+    def slow(connection: Connection) -> None:
+        reads.append(backend(connection))
+        time.sleep(0.3)
+        assert pg_home.execute(f"SELECT 1 FROM pg_stat_activity WHERE pid = {reads[0]}")
+
+    store_of(journal).read(slow)
+    assert len(reads) == 1
+
+
+def test_a_large_import_takes_the_time_that_it_needs(
+    pg_home: PostgresqlHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation of many entries is imported in one transaction, however long that takes."""
+    monkeypatch.setattr(postgresql, "CHUNK_ROWS", 2)
+    journal = pg_home.open()
+    pg_home.execute(
+        "CREATE FUNCTION rest() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(0.25); RETURN NULL; END $$"
+    )
+    pg_home.execute(
+        "CREATE TRIGGER resting AFTER INSERT ON entries FOR EACH STATEMENT EXECUTE FUNCTION rest()"
+    )
+    history = entries(1, 21)
+    operation = operation_from(opening(), history, epoch=1, owner="x", settled=True)
+    began_s = time.monotonic()
+    with impatient(journal):
+        journal.insert_operation(operation, history)
+    assert time.monotonic() - began_s > TIMEOUT_S + postgresql.GRACE_S
+    stands(journal, 21)
