@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -55,6 +56,9 @@ CANNOT_ANSWER = 2
 OWNER_TIMEOUT_S = 30.0
 """How long after its last sign of life a controller counts as gone."""
 
+WIDTH_UNKNOWN = 100
+"""How many columns an answer has that goes to no terminal."""
+
 KNOWN_MAX = 1000
 """Among how many of the latest operations a name that was not found is looked for."""
 
@@ -80,15 +84,9 @@ OperationArgument = Annotated[
 
 
 def console() -> Console:
-    """Return where answers go; as wide as the terminal, or 100 columns where there is none."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in _environment() else 100
-    return Console(highlight=False, width=width, soft_wrap=False)
-
-
-def _environment() -> Mapping[str, str]:
-    import os  # noqa: PLC0415 - used here only
-
-    return os.environ
+    """Return where answers go, as wide as the terminal."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if known else WIDTH_UNKNOWN)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -123,8 +121,8 @@ class Source:
     """Where operations are found."""
 
     journal: Journal
-    cut: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    """Operation id to what is missing of it, where it comes from a file that was cut off."""
+    cut: str = ""
+    """What is missing of its one operation, where it is a file that was cut off."""
     from_file: bool = False
     """Whether it is a file at rest, so that nothing can have happened since its last entry."""
 
@@ -213,7 +211,7 @@ def _source_of_file(place: str) -> Source:
     export, journal = read_export(place), MemoryJournal()
     if export.entries:
         import_operation(journal, export, allow_incomplete=True)
-    return Source(journal=journal, cut={export.header.operation_id: export.problem}, from_file=True)
+    return Source(journal=journal, cut=export.problem, from_file=True)
 
 
 @contextlib.contextmanager
@@ -231,15 +229,13 @@ def find(
     """
     as_file = not writing and _is_export(name)
     with opened_source(name if as_file else journal, writing=writing) as source:
-        if source.from_file and as_file:
-            rows = source.journal.operations()
-        else:
-            rows = _rows_of(source, name, run)
-        row = rows[0] if rows else None
-        cut = source.cut.get(row.operation_id if row else name, "") or "".join(
-            source.cut.values() if row is None else ()
+        rows = source.journal.operations() if as_file else _rows_of(source, name, run)
+        yield Found(
+            row=rows[0] if rows else None,
+            journal=source.journal,
+            cut=source.cut,
+            from_file=source.from_file,
         )
-        yield Found(row=row, journal=source.journal, cut=cut, from_file=source.from_file)
 
 
 def _rows_of(source: Source, name: str, run: str | None) -> tuple[OperationRow, ...]:

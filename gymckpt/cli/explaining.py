@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gymckpt.cli.common import (
+    CANNOT_ANSWER,
     PROBLEM_FOUND,
     Found,
     JournalOption,
@@ -129,7 +130,8 @@ def _most_needy(journal: str | None, run: str | None) -> tuple[str, str | None]:
             return neediest.operation_id, neediest.run
         latest = source.journal.select(Selection(run=run, latest=1))
         if not latest:
-            leave("the journal holds no operation" + (f" of run {run!r}" if run else ""), 2)
+            within = f" of run {run!r:.100}" if run else ""
+            leave(f"the journal holds no operation{within}", CANNOT_ANSWER)
         return latest[-1].operation_id, latest[-1].run
 
 
