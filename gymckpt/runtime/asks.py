@@ -74,7 +74,8 @@ class Asks:
         self._on_judged = on_judged
         self._on_failed = on_failed
         self._on_interrupted = on_interrupted
-        self._outstanding: dict[AskKey, _Outstanding] = {}
+        self._outstanding: dict[tuple[str, str], dict[int, _Outstanding]] = {}
+        """(call, instance) to its asks by number: giving up ten thousand calls is no search."""
         self._lingering: set[asyncio.Future[Any]] = set()
 
     def send(self, effect: SendCall) -> None:
@@ -90,16 +91,13 @@ class Asks:
         except BaseException as error:
             self._fail(key, error)
             return
-        self._outstanding[key] = _Outstanding(reference, future)
+        asks = self._outstanding.setdefault((key.call, key.instance), {})
+        asks[key.ask] = _Outstanding(reference, future)
         future.add_done_callback(lambda done: self._take(key, done))
 
     def cancel(self, call: str, instance: str) -> None:
         """Give up every outstanding ask of one call to one instance, and say so remotely."""
-        given_up = [
-            key for key in self._outstanding if key.call == call and key.instance == instance
-        ]
-        for key in given_up:
-            outstanding = self._outstanding.pop(key)
+        for outstanding in self._outstanding.pop((call, instance), {}).values():
             self._give_up(outstanding)
             try:
                 self._cancel_reference(outstanding.reference)
@@ -108,8 +106,9 @@ class Asks:
 
     def drop_all(self) -> None:
         """Stop watching everything, and tell nobody: another controller acts now."""
-        for outstanding in self._outstanding.values():
-            self._give_up(outstanding)
+        for asks in self._outstanding.values():
+            for outstanding in asks.values():
+                self._give_up(outstanding)
         self._outstanding.clear()
 
     async def quiet(self) -> None:
@@ -126,7 +125,8 @@ class Asks:
 
     def _take(self, key: AskKey, future: asyncio.Future[Any]) -> None:
         """One reference has come to something."""
-        if self._outstanding.pop(key, None) is None:
+        asks = self._outstanding.get((key.call, key.instance), {})
+        if asks.pop(key.ask, None) is None:
             if not future.cancelled():
                 future.exception()
             return
