@@ -115,6 +115,6 @@ def test_every_transaction_of_a_store_is_bounded_and_durable(pg_home: Postgresql
 
     found = journal._store.write(lambda connection, _again: shown(connection))
     assert found[2:] == ["1s", "on", "read committed", "off"]
-    assert journal._store.read(shown)[4:] == ["repeatable read", "on"]
+    assert journal._store.read(shown)[1:] == ["0", "5min", "on", "repeatable read", "on"]
     for value in found[:2]:
         assert 1_000 <= int(value.removesuffix("ms")) <= 3_000 if "ms" in value else value == "3s"
