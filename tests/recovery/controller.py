@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -259,6 +260,7 @@ def dispatched() -> dict[str, tuple[EnvironmentEpisode, ...]]:
 def live(order: Order) -> None:
     """Live one life; called in a process of its own."""
     coordinator_module._RESUME_RETRY_PAUSE_S = 0.01
+    logging.getLogger("gymckpt").addHandler(logging.NullHandler())
     edge = Edge(order)
     install(edge)
 

@@ -156,10 +156,11 @@ class Stage:
         await until(self.report.with_suffix(".inside").exists, bound_s=LIFE_S)
 
     def send(self, number: signal.Signals) -> None:
-        """Send the controller a signal."""
+        """Send the controller a signal, if it is still there."""
         assert self.process is not None
         assert self.process.pid is not None
-        os.kill(self.process.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
     def told(self, word: str) -> list[str]:
         """Return what the controller has reported of one kind: `point`, `hit`, `outcome`."""
@@ -190,6 +191,12 @@ class Stage:
                 **settings,
             },
         )
+
+    @property
+    def settled(self) -> bool:
+        """Whether the operation has ended, or was never opened."""
+        row = self.journal.operation(self.run, WIRE_ID)
+        return row is None or row.settled
 
     # --- what must hold -------------------------------------------------------------------------
 
@@ -289,6 +296,9 @@ class Stage:
 
 
 def _state_of(pid: int | None) -> str:
-    """Return the one-letter state of a process of this host."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
+    """Return the one-letter state of a process of this host; empty where it has gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return ""
     return stat.rpartition(")")[2].split()[0]

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
+from tests.faults.world import until
 from tests.recovery.conftest import NewStage
+from tests.recovery.deployments import IDS
 from tests.recovery.stage import Stage
 
 AT_ONCE = 4
@@ -88,9 +90,15 @@ async def test_paused_at_every_point(new_stage: NewStage, scenario: str) -> None
         await stage.begin(scenario, point, signal=int(signal.SIGSTOP))
         if not await stage.stopped():
             return
-        taken = await stage.recovered(force=True)
+        recovering = asyncio.create_task(stage.recovered(force=True))
+        if any(name.startswith("inside") for name in stage.told("hit")):
+            # It holds the snapshot's directory, which the withdrawal of the manifest waits for.
+            await until(lambda: _resumed_everywhere(stage))
+            stage.send(signal.SIGCONT)
+        taken = await recovering
         stage.send(signal.SIGCONT)
         assert await stage.ended() == 0
+        await until(lambda: stage.settled)
         [outcome] = stage.told("outcome")
         own = ("Deliberate",) if scenario.endswith("fail") else ()
         if any(one.found_in not in CLEANING for one in taken):
@@ -103,3 +111,8 @@ async def test_paused_at_every_point(new_stage: NewStage, scenario: str) -> None
 
 CLEANING = ("resuming", "discarding", "retiring")
 """The states in which nothing is left but to reopen."""
+
+
+def _resumed_everywhere(stage: Stage) -> bool:
+    resumed = {call.instance for call in stage.station.calls if call.op == "resume"}
+    return resumed == set(IDS)

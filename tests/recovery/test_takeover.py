@@ -152,14 +152,9 @@ async def test_paused_while_it_holds_the_directory(new_stage: NewStage) -> None:
         assert all(one.is_open for one in stage.station.deployments.values())
         stage.send(signal.SIGCONT)
         assert await stage.ended() == 0
-        await until(lambda: _settled(stage))
+        await until(lambda: stage.settled)
         assert not (stage.root / GYM_CHECKPOINT_MANIFEST_FILENAME).exists()
         await stage.examine()
-
-
-def _settled(stage: Stage) -> bool:
-    row = stage.journal.operation(stage.run, WIRE_ID)
-    return row is not None and row.settled
 
 
 async def test_first_controller_of_two_that_recover(new_stage: NewStage) -> None:
@@ -173,7 +168,7 @@ async def test_first_controller_of_two_that_recover(new_stage: NewStage) -> None
         assert [one.outcome for one in (*first, *second)] == ["held", "held"]
         rounds = await asyncio.gather(*(stage.recovered(force=True) for _ in range(4)))
         assert {one.outcome for found in rounds for one in found} <= {"settled", "unconfirmed"}
-        await until(lambda: _settled(stage))
+        await until(lambda: stage.settled)
         await stage.examine()
 
 
