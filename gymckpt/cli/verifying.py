@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from gymckpt.cli.common import (
@@ -68,11 +67,19 @@ def _audited(snapshot_dir: Path) -> SnapshotAudit:
 
     if not sys.stderr.isatty():
         return audit_snapshot(snapshot_dir)
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    from rich import progress  # noqa: PLC0415 - only where somebody watches
+
+    columns = (
+        progress.TextColumn("reading"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
         return audit_snapshot(
-            snapshot_dir, progress=lambda done, total: bar.update(task, completed=done, total=total)
+            snapshot_dir,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 import typer
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -95,6 +94,8 @@ def _follow(
     looks: Iterator[_Look], interval_s: float, until_s: float | None, *, as_json: bool
 ) -> None:
     """Show one look after the other, until nothing more can come or the time is over."""
+    from rich.live import Live  # noqa: PLC0415 - brings much along that other commands do not need
+
     waiting, out = threading.Event(), console()
     live = Live(console=out, auto_refresh=False)
     moving = not as_json and sys.stdout.isatty()

@@ -20,16 +20,13 @@ from gymckpt.diagnosis.explanation import Why
 from gymckpt.diagnosis.facts import note_of
 from gymckpt.diagnosis.stories import Story, stories_of
 from gymckpt.diagnosis.upcoming import upcoming
-from gymckpt.diagnosis.words import count_of, duration
+from gymckpt.diagnosis.words import ORDINARY_END, count_of, duration
 from gymckpt.wording import sample, text_of
 
-__all__ = ["ORDINARY_END", "SILENT_AFTER_S", "culprits_of", "why"]
+__all__ = ["SILENT_AFTER_S", "culprits_of", "why"]
 
 SILENT_AFTER_S = 15.0
 """How much later than it must come a controller's next sign may be: a slow journal is no death."""
-
-ORDINARY_END = "the caller is done"
-"""What the coordinator gives as the reason where a body ends well without a commit."""
 
 REASON_MAX = 600
 

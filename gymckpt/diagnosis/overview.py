@@ -16,10 +16,9 @@ from gymckpt.chart import Chart
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.operation import AT_OPENING, FAILING_TRIGGERS
 from gymckpt.core.settings import RENEW
-from gymckpt.diagnosis.causes import ORDINARY_END
 from gymckpt.diagnosis.facts import chart_of, note_of, strings_of
 from gymckpt.diagnosis.stories import Story, stories_of
-from gymckpt.diagnosis.words import count_of
+from gymckpt.diagnosis.words import ORDINARY_END, count_of
 from gymckpt.journal.rules import OperationRow
 from gymckpt.wording import sample, text_of
 

@@ -1,8 +1,11 @@
-"""How durations and numbers read in a sentence."""
+"""How durations and numbers read in a sentence, and what stands for nothing special."""
 
 from __future__ import annotations
 
-__all__ = ["count_of", "duration", "listed"]
+__all__ = ["ORDINARY_END", "count_of", "duration", "listed"]
+
+ORDINARY_END = "the caller is done"
+"""What the coordinator gives as the reason where a body ends well without a commit."""
 
 
 def duration(seconds: float) -> str:
