@@ -171,15 +171,18 @@ class Driver:
             self._begin_drain()
 
     async def _drain(self) -> None:
-        """Work through the queue until it is empty."""
+        """Work through the queue until it is empty, and what is unrecorded until that is tried."""
         try:
             self._act()
-            while self._queue and not self.stopped:
-                self._batch = list(self._queue)
-                self._queue.clear()
-                await self._take(self._batch)
-            if self._ledger.behind and self.released and not self._timers.runs("record"):
-                await self._catch_up()
+            while not self.stopped:
+                if self._queue:
+                    self._batch = list(self._queue)
+                    self._queue.clear()
+                    await self._take(self._batch)
+                elif self._ledger.behind and self.released and not self._timers.runs("record"):
+                    await self._catch_up()
+                else:
+                    break
         except Exception as error:
             self._stop(error)  # a defect: whoever waits is told, and the lease reopens the rest
 
