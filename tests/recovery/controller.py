@@ -55,7 +55,7 @@ class Order:
     point: int | str = 0
     """Which point to stop at, by its number or its name; 0 is none."""
     signal: int = int(signal.SIGKILL)
-    owner_timeout_s: float = 30.0
+    owner_timeout_s: float = 3_600.0
     control_timeout_s: float = CONTROL_TIMEOUT_S
 
 

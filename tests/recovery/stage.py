@@ -136,14 +136,15 @@ class Stage:
         while True:
             self.send(signal.SIGSTOP)
             assert await self.stopped()
-            if self._journal_is_free():
+            if self.journal_is_free():
                 return
             self.send(signal.SIGCONT)
             await asyncio.sleep(0.005)
 
-    def _journal_is_free(self) -> bool:
+    def journal_is_free(self, wait_s: float = 0.0) -> bool:
+        """Whether nobody holds the journal's lock for longer than this."""
         path = self.base / "journal.sqlite3"
-        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as raw:
+        with contextlib.closing(sqlite3.connect(path, wait_s, isolation_level=None)) as raw:
             try:
                 raw.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
@@ -299,6 +300,6 @@ def _state_of(pid: int | None) -> str:
     """Return the one-letter state of a process of this host; empty where it has gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
     return stat.rpartition(")")[2].split()[0]
