@@ -109,8 +109,9 @@ class Server:
             self.execute("SELECT pg_reload_conf()")
 
     def close(self) -> None:
-        """Stop the server and remove all of it."""
-        self.stop()
+        """Stop the server, unless a test that failed has left it so, and remove all of it."""
+        if (self.directory / "data" / "postmaster.pid").exists():
+            self.stop()
         shutil.rmtree(self.directory)
 
     @property
