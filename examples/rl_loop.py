@@ -31,6 +31,9 @@ from gymckpt import (
 
 SNAPSHOT_EVERY_S = 1.0
 
+ATTEMPTS_SINCE = 100
+"""More attempts than controllers that died can have made of a rollout since a snapshot."""
+
 
 class Cut:
     """The data plane between two mutations."""
@@ -153,10 +156,12 @@ class Controller:
             How many rollouts had finished in it.
         """
         await self.environment.check_startup()
+        await self.stop_what_runs(self.latest)
         if self.latest is not None:
             self._report(0, len(self.ledger), f"restoring {self.latest.name}")
-            await self.stop_what_runs(self.latest)
             await self.restore(self.latest)
+        else:
+            await self.rows.reset.remote({})
         return self.finished
 
     # --- the work -------------------------------------------------------------------------------
@@ -269,13 +274,15 @@ class Controller:
         """The last snapshot that was published."""
         return max(self.root.glob("snapshot-*"), default=None)
 
-    async def stop_what_runs(self, snapshot: Path) -> None:
+    async def stop_what_runs(self, snapshot: Path | None) -> None:
         """Stop what a dead controller left running on live actors, before going back."""
-        self._load_ledger(snapshot)
+        if snapshot is not None:
+            self._load_ledger(snapshot)
         stale: dict[str, list[EnvironmentEpisode]] = {name: [] for name in self.handles}
         for name, rollout in self.ledger.items():
             if rollout.reply is None:
-                stale[rollout.instance].append(EnvironmentEpisode(name, rollout.attempt + 1))
+                last = EnvironmentEpisode(name, rollout.attempt + ATTEMPTS_SINCE)
+                stale[rollout.instance].append(last)
         await self.coordinator.retire(new_operation_id("retire"), stale)
         await self.coordinator.forget(new_operation_id("forget"), stale)
 

@@ -30,8 +30,11 @@ from gymckpt.core.entry import Entry
 LOST_AN_ACTOR = 3
 """The exit code that asks for new actors."""
 
+PLANNED = "died-as-planned"
+"""The file that a controller leaves which has killed itself where it was told to."""
 
-def deadly(journal: Journal, state: str, times: int) -> Journal:
+
+def deadly(journal: Journal, state: str, times: int, note: Path) -> Journal:
     """
     Return a journal that kills this process once an entry into `state` is durable.
 
@@ -39,6 +42,7 @@ def deadly(journal: Journal, state: str, times: int) -> Journal:
         journal: The journal.
         state: A state of an operation's chart.
         times: At which such entry.
+        note: A file that says afterwards that it was this death, and no other.
     """
     append, left = journal.append, times
 
@@ -48,6 +52,7 @@ def deadly(journal: Journal, state: str, times: int) -> Journal:
         if any(entry.instance is None and entry.dest == state for entry in entries):
             left -= 1
             if not left:
+                note.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
     journal.append = append_and_maybe_die  # type: ignore[method-assign]
@@ -62,7 +67,7 @@ async def live(job: Job, options: argparse.Namespace) -> None:
     rows = ray.get_actor(f"{job.name}:rows")
     journal = open_journal(f"sqlite:///{options.root}/journal.sqlite3")
     if options.die_in:
-        deadly(journal, options.die_in, options.times)
+        deadly(journal, options.die_in, options.times, options.root / PLANNED)
 
     def report(finished: int, total: int, what: str) -> None:
         (options.root / "progress.json").write_text(json.dumps([finished, total, what]))

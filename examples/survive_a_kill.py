@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from rl_job import Job, RowStore, actor_name
 from rl_loop import ACTOR_LOST, Controller, Outcome, any_is_dead, outcome_of
-from rl_process import LOST_AN_ACTOR
+from rl_process import LOST_AN_ACTOR, PLANNED
 
 from gymckpt import open_journal
 from gymckpt.participant.gymnasium import GymnasiumDeployment
@@ -204,16 +204,19 @@ async def kill_controllers(
     incarnation = 0
     handles = start_actors(job, rows, incarnation)  # held: an actor without a handle is stopped
     for _ in range(LIVES_MAX):
-        state, times, what = planned[0] if planned else ("", 1, "its work")
+        state, times, what = planned[0] if planned else ("", 1, "")
         command = [sys.executable, str(Path(__file__).parent / "rl_process.py")]
         command += ["--job", json.dumps(attrs.asdict(job)), "--root", str(root)]
         command += ["--address", address, "--incarnation", str(incarnation)]
         command += ["--die-in", state, "--times", str(times)]
         process = await asyncio.create_subprocess_exec(*command)
         await progress_of(process, root, report)
-        if process.returncode == -signal.SIGKILL:
+        if process.returncode == -signal.SIGKILL and (root / PLANNED).exists():
+            (root / PLANNED).unlink()
             killed.append(what)
             planned = planned[1:]
+        elif process.returncode == -signal.SIGKILL:  # by somebody else, at any moment
+            killed.append("its work")
         elif process.returncode == LOST_AN_ACTOR:
             for handle in handles.values():
                 ray.kill(handle)
@@ -278,8 +281,8 @@ def table_of(result: dict[str, Any]) -> Table:
     table.add_column(justify="right")
     killed = result.get("controllers_killed_in")
     first = (
-        ("controllers killed in", ", ".join(killed))
-        if killed
+        ("controllers killed in", ", ".join(killed) or "nothing, they were too quick")
+        if killed is not None
         else ("finished when everything was killed", result["finished_at_the_kill"])
     )
     for what, value in (
