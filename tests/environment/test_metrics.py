@@ -19,6 +19,8 @@ from tests.environment.source import Scene, episode, only
 from tests.fakes import Late
 from tests.faults.virtual import LoopClock, running_loop, simulate
 
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+
 NAMES = (
     "paused_s",
     "prepare_s",
@@ -90,7 +92,7 @@ def test_scripted_run(tmp_path: Path) -> None:
 
 
 async def test_every_number_is_documented(new_scene: NewScene) -> None:
-    """All numbers are there, flat and finite, and the method's own words explain each of them."""
+    """All numbers are there, flat and finite; method and page explain each of them, in order."""
     scene = new_scene()
     async with scene.environment.snapshot(scene.path) as snapshot:
         assert isinstance(snapshot, GymEnvironmentSnapshot)
@@ -99,6 +101,9 @@ async def test_every_number_is_documented(new_scene: NewScene) -> None:
     assert all(type(value) is float and math.isfinite(value) for value in found.values())
     words = set(re.findall(r"`(\w+)`", GymEnvironmentSnapshot.metrics.__doc__ or ""))
     assert words == set(NAMES)
+    table = PAGE.partition("<!-- metrics -->")[2].partition("<!-- /metrics -->")[0]
+    assert re.findall(r"^\| `(\w+)` \| \w", table, re.MULTILINE) == list(NAMES)
+    assert f"`{METRIC_PREFIX}`" in PAGE
 
 
 async def test_bytes_of_what_instances_wrote(new_scene: NewScene) -> None:

@@ -196,6 +196,17 @@ async def test_b34_nothing_of_the_next_before_the_end(new_scene: NewScene, tmp_p
         assert len([1 for one, two in itertools.pairwise(ids) if one != two]) == 2
 
 
+async def test_operation_of_the_coordinator_itself(new_scene: NewScene) -> None:
+    """Beside a checkpoint that was begun without the facade, dispatch is not even closed."""
+    scene = new_scene()
+    async with scene.world.committed("by-hand", scene.path):
+        with pytest.raises(OperationOpen, match="by-hand"):
+            await scene.environment.snapshot(scene.path).__aenter__()
+        with pytest.raises(OperationOpen, match="by-hand"):
+            await scene.environment.restored(scene.path).__aenter__()
+    assert "dispatch closed" not in scene.story()
+
+
 async def test_two_facades_over_one_deployment(new_scene: NewScene, tmp_path: Path) -> None:
     """A second controller is refused while the first holds, and leaves the first alone (B45)."""
     scene = new_scene()
