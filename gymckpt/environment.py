@@ -195,16 +195,19 @@ class GymEnvironmentCheckpoint:
             replacements: dict[str, set[EnvironmentEpisode]] = {}
             for instance, episode in restored.replacements():
                 replacements.setdefault(instance, set()).add(episode)
-            entered = False
+            entered = ended = False
             try:
                 async with self._coordinator.restored(restore_id, checkpoint_path, manifest):
                     entered = True
                     yield restored
                     self._unattached.add(replacements, self._rollouts.episodes_in_flight())
+                    ended = True
             except BaseException as error:
                 if entered or not isinstance(error, OperationOpen):
                     self._unattached.forget(replacements)
                     self._tell_refused(replacements, error)
+                if ended:
+                    await self._retire(replacements, error)
                 raise
 
     @contextmanager
@@ -235,6 +238,26 @@ class GymEnvironmentCheckpoint:
         except Exception as failed:
             note = f"cleanup: RL was not told of {len(refused)} refused attempt(s): "
             note += text_of(failed)
+            guarded(lambda: error.add_note(note), None)
+
+    async def _retire(
+        self, replacements: Mapping[str, Collection[EnvironmentEpisode]], error: BaseException
+    ) -> None:
+        """
+        Drop what a restore has installed that may stand although its context does not end well.
+
+        That is so where its caller was cancelled when the body had ended and instances were
+        reopening already.
+        """
+        inventory = {
+            instance: tuple(sorted(replacements.get(instance, ())))
+            for instance in self._coordinator.instance_ids
+        }
+        try:
+            retire_id = new_operation_id("retire")
+            await asyncio.shield(self._coordinator.retire(retire_id, inventory))
+        except Exception as failed:
+            note = f"cleanup: retiring restored attempts is unconfirmed: {text_of(failed)}"
             guarded(lambda: error.add_note(note), None)
 
     # --- parts of a snapshot --------------------------------------------------------------------

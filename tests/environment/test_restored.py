@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,13 @@ from gymckpt import (
     EnvironmentEpisode,
     GymCheckpointOperationError,
     GymCheckpointUnavailable,
+    OperationOpen,
     RestoredEnvironmentRollouts,
 )
-from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME
+from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
 from tests.environment.conftest import NewScene
 from tests.environment.source import Scene, episode, never, only
-from tests.fakes import HANG
+from tests.fakes import HANG, Late
 from tests.faults.world import until
 
 
@@ -227,6 +229,77 @@ async def test_discarded_snapshot_restores_once_more(new_scene: NewScene) -> Non
         offered = [call.args[2] for call in scene.of("commit")]
     assert sorted(offered) == sorted(later.values())
     assert {found.attempt for episodes in offered for found in episodes} == {2}
+
+
+async def test_cancelled_while_instances_reopen(new_scene: NewScene) -> None:
+    """A caller that is cancelled when its body has ended gets nothing continued all the same."""
+    scene = new_scene()
+    path = await saved(scene)
+    scene.world.actors[1].scripts["resume"].append(Late(0.1))
+
+    async def restore() -> None:
+        async with scene.environment.restored(path):
+            pass
+
+    task = asyncio.create_task(restore())
+    await until(lambda: len(scene.of("resume")) == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(scene.source.refused) == next_of(scene)
+    for actor in scene.world.actors:
+        assert actor.ops == ["restore", "resume", "retire"]
+        assert actor.calls[-1].wire_id != actor.calls[0].wire_id
+        assert not actor.running
+        assert actor.holder is None
+    assert await offered_by(scene, "next") is None
+
+
+async def test_cancelled_while_an_instance_cannot_be_told(new_scene: NewScene) -> None:
+    """What could not be retired then is a note on the cancellation."""
+    scene = new_scene()
+    path = await saved(scene)
+    scene.world.actors[1].scripts["resume"].append(Late(0.1))
+    scene.world.actors[1].always["retire"] = ConnectionError("reset")
+    caught: list[BaseException] = []
+
+    async def restore() -> None:
+        try:
+            async with scene.environment.restored(path):
+                pass
+        except asyncio.CancelledError as error:
+            caught.append(error)
+            raise
+
+    task = asyncio.create_task(restore())
+    await until(lambda: len(scene.of("resume")) == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert any("retiring restored attempts" in note for note in caught[0].__notes__)
+
+
+async def test_restore_that_comes_too_late(
+    new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is refused because another operation was begun meanwhile uses no attempt up."""
+    scene = new_scene()
+    path = await saved(scene)
+    reading, go_on = threading.Event(), threading.Event()
+
+    def load(root: Path) -> Any:
+        reading.set()
+        assert go_on.wait(20)
+        return load_gym_checkpoint_manifest(root)
+
+    monkeypatch.setattr("gymckpt.environment.load_gym_checkpoint_manifest", load)
+    task = asyncio.ensure_future(scene.environment.restored(path).__aenter__())
+    await until(reading.is_set)
+    async with scene.world.coordinator.prepared("quicker"):
+        go_on.set()
+        with pytest.raises(OperationOpen, match="quicker"):
+            await task
+    assert scene.source.refused == []
 
 
 def tree_of(root: Path) -> dict[str, str]:

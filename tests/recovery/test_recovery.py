@@ -475,6 +475,9 @@ def test_owed_retirement_after_a_crash(tmp_path: Path) -> None:
         second = owing.world.new_coordinator()
         assert await second.recover() == ()
         owing.require_paid()
+        tries = len(owing.actor.of("retire"))
+        await owing.world.new_coordinator().recover()
+        assert len(owing.actor.of("retire")) == tries
 
     simulate(main)
 
