@@ -19,6 +19,8 @@ from tests.environment.source import Scene, never
 from tests.fakes import HANG, FakeActor
 from tests.faults.world import until
 
+OWNER_TIMEOUT_S = 0.5
+
 METHODS = (
     *("prepare", "renew", "commit", "retire", "forget", "restore", "resume"),
     "restart_only_servers",
@@ -28,7 +30,7 @@ METHODS = (
 @pytest.fixture
 def scene(new_scene: NewScene) -> Scene:
     """Three instances without restart-only servers."""
-    made = new_scene(3, owner_timeout_s=0.2)
+    made = new_scene(3, owner_timeout_s=OWNER_TIMEOUT_S)
     for actor in made.world.actors:
         actor.always["restart_only_servers"] = []
     return made
@@ -154,7 +156,7 @@ async def test_unfinished_operations_are_settled_first(scene: Scene) -> None:
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     await scene.environment.check_startup()
-    assert loop.time() - began_s >= 0.1
+    assert loop.time() - began_s >= OWNER_TIMEOUT_S / 2
     [found] = scene.environment.recovered
     assert (found.operation_id, found.found_in, found.state) == (left, "committed", "resumed")
     assert found.ended
@@ -189,7 +191,9 @@ async def test_two_operations_of_which_one_is_held(scene: Scene) -> None:
     left = await dead.begin()
     row = scene.world.journal.operation(scene.world.run, left)
     assert row is not None
-    await until(lambda: (scene.world.journal.silent_s(scene.world.run, left) or 0) > 0.25)
+    await until(
+        lambda: (scene.world.journal.silent_s(scene.world.run, left) or 0) > OWNER_TIMEOUT_S
+    )
     living = scene.world.new_coordinator()
     for actor in scene.world.actors:
         actor.fenced = False
@@ -206,7 +210,9 @@ async def test_two_operations_of_which_one_is_held(scene: Scene) -> None:
 
 async def test_second_startup_of_the_same_controller(new_scene: NewScene) -> None:
     """What this controller has taken over and not yet reopened is no operation of another's."""
-    scene = new_scene(2, owner_timeout_s=0.2, control_timeout_s=0.1, sweep_interval_s=60.0)
+    scene = new_scene(
+        2, owner_timeout_s=OWNER_TIMEOUT_S, control_timeout_s=0.1, sweep_interval_s=60.0
+    )
     for actor in scene.world.actors:
         actor.always["restart_only_servers"] = []
     dead = Abandoned(scene)
@@ -228,7 +234,9 @@ async def test_second_startup_of_the_same_controller(new_scene: NewScene) -> Non
 
 async def test_next_snapshot_sweeps_what_recovery_left(new_scene: NewScene) -> None:
     """An instance that was unreachable in recovery is tried again when the next one begins."""
-    scene = new_scene(2, owner_timeout_s=0.2, control_timeout_s=0.1, sweep_interval_s=60.0)
+    scene = new_scene(
+        2, owner_timeout_s=OWNER_TIMEOUT_S, control_timeout_s=0.1, sweep_interval_s=60.0
+    )
     dead = Abandoned(scene)
     left = await dead.begin()
     scene.world.actors[0].always["resume"] = ConnectionError("unreachable")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
@@ -12,6 +13,8 @@ from tests.faults.world import until
 from tests.recovery.conftest import NewStage
 from tests.recovery.deployments import IDS
 from tests.recovery.stage import Stage
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 AT_ONCE = 4
 """How many controllers live at the same time."""

@@ -378,10 +378,10 @@ async def test_operation_that_recovery_keeps_is_held(cut: tuple[Entry, ...]) -> 
     journal = holding(cut)
     first = ids_of(cut)[0]
     actors = {instance: FakeActor() for instance in ids_of(cut) if instance != first}
-    await recover(journal, actors, run=run_of(cut), force=True, owner_timeout_s=0.3)
+    await recover(journal, actors, run=run_of(cut), force=True, owner_timeout_s=0.6)
     for _ in range(4):
-        await asyncio.sleep(0.15)
-        [found] = await recover(journal, {}, run=run_of(cut), owner_timeout_s=0.3)
+        await asyncio.sleep(0.3)
+        [found] = await recover(journal, {}, run=run_of(cut), owner_timeout_s=0.6)
         assert found.outcome == "held"
 
 

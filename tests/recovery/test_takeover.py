@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 
 import pytest
 
@@ -17,7 +18,9 @@ from tests.recovery.controller import WIRE_ID
 from tests.recovery.deployments import IDS
 from tests.recovery.stage import Stage
 
-OWNER_TIMEOUT_S = 0.4
+OWNER_TIMEOUT_S = 0.8
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 
 @pytest.mark.parametrize("scenario", ["wait_in_checkpoint", "wait_in_restore"])
