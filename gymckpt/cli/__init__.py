@@ -12,6 +12,8 @@ it runs, so that the first output comes soon.
 
 from __future__ import annotations
 
+import gc
+
 import typer
 
 from gymckpt.cli import (
@@ -29,6 +31,9 @@ from gymckpt.cli import (
 
 __all__ = ["app"]
 
+GC_THRESHOLD = 50_000
+"""Of objects; the usual 700 let the collector look at every module again and again, for nothing."""
+
 app = typer.Typer(
     help="Look at checkpoints of agentic RL rollouts and at the protocol that makes them.",
     no_args_is_help=True,
@@ -40,6 +45,7 @@ app = typer.Typer(
 @app.callback()
 def main() -> None:
     """Look at checkpoints of agentic RL rollouts and at the protocol that makes them."""
+    gc.set_threshold(GC_THRESHOLD)
 
 
 for group in (

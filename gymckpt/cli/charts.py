@@ -14,15 +14,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from gymckpt.chart import (
-    Chart,
-    chart_names,
-    load_chart,
-    parse_chart,
-    to_json,
-    to_mermaid,
-    to_table,
-)
 from gymckpt.cli.common import (
     CANNOT_ANSWER,
     PROBLEM_FOUND,
@@ -37,6 +28,7 @@ from gymckpt.cli.common import (
 from gymckpt.errors import ChartError, did_you_mean, text_of
 
 if TYPE_CHECKING:
+    from gymckpt.chart import Chart
     from gymckpt.core.entry import Entry
 
 __all__ = ["add_to"]
@@ -108,6 +100,8 @@ def chart(
         name = own
     if name is None:
         leave("Missing argument: name a chart, or an operation with --of", CANNOT_ANSWER)
+    from gymckpt.chart import to_json, to_mermaid  # noqa: PLC0415 - imported when needed
+
     found = _find_chart(name)
     visited = [state for state in path.states if state in found.states] if path else []
     current = visited[-1] if visited else None
@@ -148,6 +142,8 @@ def _visits(entries: Sequence[Entry]) -> Sequence[tuple[str, str, float]]:
 
 def _find_chart(name: str) -> Chart:
     """Return the chart that the user means, or leave with what is wrong."""
+    from gymckpt.chart import chart_names, load_chart, parse_chart  # noqa: PLC0415 - when needed
+
     try:
         if name in chart_names():
             return load_chart(name)
@@ -162,7 +158,8 @@ def _find_chart(name: str) -> Chart:
 
 
 def _chart_table(shown: Chart, path: _Path | None) -> Table:
-    from gymckpt.diagnosis.words import duration  # noqa: PLC0415 - imported when needed
+    from gymckpt.chart import to_table  # noqa: PLC0415 - imported when needed
+    from gymckpt.diagnosis.words import duration  # noqa: PLC0415 - likewise
 
     table = Table(
         title=Text(f"{shown.name} v{shown.version} ({shown.scope})"),

@@ -133,6 +133,10 @@ class Source:
         silent_s = self.journal.silent_s(row.run, row.operation_id)
         return None if silent_s is None else silent_s <= OWNER_TIMEOUT_S
 
+    def found(self, row: OperationRow | None) -> Found:
+        """Return one of its operations; None where a file has nothing but a header."""
+        return Found(row=row, journal=self.journal, cut=self.cut, from_file=self.from_file)
+
 
 @attrs.frozen(kw_only=True)
 class Found:
@@ -230,12 +234,7 @@ def find(
     as_file = not writing and _is_export(name)
     with opened_source(name if as_file else journal, writing=writing) as source:
         rows = source.journal.operations() if as_file else _rows_of(source, name, run)
-        yield Found(
-            row=rows[0] if rows else None,
-            journal=source.journal,
-            cut=source.cut,
-            from_file=source.from_file,
-        )
+        yield source.found(rows[0] if rows else None)
 
 
 def _rows_of(source: Source, name: str, run: str | None) -> tuple[OperationRow, ...]:

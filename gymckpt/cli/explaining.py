@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -70,9 +71,8 @@ def explain(
     """Say what an operation is doing, who blocks it and why, what comes next, what you may do."""
     with answering():
         now_ts = None if at is None else moment_option(at)
-        if op is None:
-            op, run = _most_needy(journal, run)
-        with find(op, journal=journal, run=run) as found:
+        looked_for = _neediest(journal, run) if op is None else find(op, journal=journal, run=run)
+        with looked_for as found:
             explained = explanation_of(found, now_ts)
     if as_json:
         print_json(explained.to_json())
@@ -117,22 +117,19 @@ def _history(
         yield found.journal.read_of(one.run, one.operation_id, instances)
 
 
-def _most_needy(journal: str | None, run: str | None) -> tuple[str, str | None]:
-    """Return the operation that most needs attention, or leave where there is none at all."""
+@contextlib.contextmanager
+def _neediest(journal: str | None, run: str | None) -> Iterator[Found]:
+    """Find the operation that most needs attention, or leave where there is none at all."""
     from gymckpt.journal import Selection  # noqa: PLC0415 - imported when needed
 
     with opened_source(journal) as source:
-        unfinished = source.journal.select(
-            Selection(run=run, unfinished=True, latest=LOOKED_AT_MAX)
-        )
-        if unfinished:
-            neediest = min(unfinished, key=lambda row: _need(source, row))
-            return neediest.operation_id, neediest.run
-        latest = source.journal.select(Selection(run=run, latest=1))
-        if not latest:
+        rows = source.journal.select(Selection(run=run, unfinished=True, latest=LOOKED_AT_MAX))
+        if not rows:
+            rows = source.journal.select(Selection(run=run, latest=1))
+        if not rows:
             within = f" of run {run!r:.100}" if run else ""
             leave(f"the journal holds no operation{within}", CANNOT_ANSWER)
-        return latest[-1].operation_id, latest[-1].run
+        yield source.found(min(rows, key=lambda row: _need(source, row)))
 
 
 def _need(source: Source, row: OperationRow) -> tuple[bool, bool, float]:

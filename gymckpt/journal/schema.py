@@ -27,6 +27,7 @@ from sqlalchemy import (
     Table,
     Text,
     insert,
+    text,
     update,
 )
 from sqlalchemy.types import TypeEngine
@@ -122,7 +123,17 @@ def _add_heartbeats(connection: Connection) -> None:
     heartbeats.create(connection)
 
 
-MIGRATIONS: Sequence[Migration] = (_create_tables, _add_heartbeats)
+def _add_indexes(connection: Connection) -> None:
+    """For the command line: the latest, those that moved or failed, one by id, unsettled ones."""
+    for name, columns in (
+        ("operations_by_opening", "opened_ts, run, op, updated_ts, state"),
+        ("operations_by_id", "op"),
+        ("operations_by_settled", "settled"),
+    ):
+        connection.execute(text(f"CREATE INDEX {name} ON operations ({columns})"))
+
+
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_heartbeats, _add_indexes)
 """Step n leads from version n - 1 to version n."""
 
 

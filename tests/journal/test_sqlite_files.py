@@ -89,7 +89,7 @@ def test_a_file_system_without_hard_links_is_refused(
     assert os.listdir(tmp_path) == []
 
 
-def test_the_tables_of_version_2_are_these(closed: Path) -> None:
+def test_the_tables_of_version_3_are_these(closed: Path) -> None:
     """The migrations make exactly what release 0.1 made; a change needs a new one."""
     connection = sqlite3.connect(closed)
     found = {
@@ -98,6 +98,12 @@ def test_the_tables_of_version_2_are_these(closed: Path) -> None:
     }
     connection.close()
     assert found == {
+        "operations_by_opening": (
+            "CREATE INDEX operations_by_opening "
+            "ON operations (opened_ts, run, op, updated_ts, state)"
+        ),
+        "operations_by_id": "CREATE INDEX operations_by_id ON operations (op)",
+        "operations_by_settled": "CREATE INDEX operations_by_settled ON operations (settled)",
         "heartbeats": (
             "CREATE TABLE heartbeats ( run TEXT NOT NULL, op TEXT NOT NULL, "
             "beat_ts DOUBLE NOT NULL, PRIMARY KEY (run, op) )"
