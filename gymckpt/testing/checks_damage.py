@@ -6,7 +6,6 @@ Nothing is continued that is not exactly what was saved.
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show
 from gymckpt.testing.case import Case, CheckBody, files_below
+from gymckpt.testing.faults import UnpicklableError
 from gymckpt.testing.instance import expect
 
 __all__ = ["CHECKS"]
@@ -30,24 +30,6 @@ def _check(body: CheckBody) -> CheckBody:
 
 
 # --- bad disks and errors -----------------------------------------------------------------------
-
-
-class _Lock:
-    """Holds something that cannot be pickled."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-
-    def __reduce__(self) -> str:
-        raise TypeError("a lock cannot be pickled")
-
-
-class _Unpicklable(Exception):
-    """An error that cannot leave its process."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.held = _Lock()
 
 
 def _travelled(error: Exception, what: str) -> Exception:
@@ -88,7 +70,7 @@ async def errors_of_a_disk_travel(case: Case) -> None:
     """A write that fails fails the commit, with an error that crosses processes."""
     await case.play(A)
     await case.park(A)
-    await case.one.break_storage(_Unpicklable("the disk is on fire"))
+    await case.one.break_storage(UnpicklableError("the disk is on fire"))
     error = await case.fails(case.commit(A), "commit whose write failed")
     _travelled(error, "the error of a failed write")
     expect("on fire" in str(error), f"the error does not say what failed: {show(str(error))}")

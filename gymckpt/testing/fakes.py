@@ -3,19 +3,16 @@ Instances with a script of faults, and a journal that crashes: to try a controll
 
 A `FakeInstance` keeps the protocol by the very control plane that a real deployment has; it has no
 episodes but those that are restored, and writes no files. Per call it can be told to raise, to be
-late, to hang, or to do the thing and lose the answer. A `CrashingJournal` fails at a chosen append
-and for ever after, as a disk does that breaks there, with or without what was being written.
+late, to hang, or to do the thing and lose the answer. A `FaultyHandle` gives any other instance
+such a script. A `CrashingJournal` fails at a chosen append and for ever after, as a disk does that
+breaks there, with or without what was being written.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Literal
-
-import attrs
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import EnvironmentEpisode
@@ -28,6 +25,14 @@ from gymckpt.errors import (
 from gymckpt.journal import MemoryJournal, MemoryStore, Opening
 from gymckpt.participant.control import ControlPlane
 from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
+from gymckpt.testing.faults import (
+    ActorDiedError,
+    FakeCall,
+    Fault,
+    FaultScript,
+    FaultyHandle,
+    UnpicklableError,
+)
 
 __all__ = [
     "ActorDiedError",
@@ -36,57 +41,19 @@ __all__ = [
     "FakeInstance",
     "FakeShardSet",
     "Fault",
+    "FaultScript",
+    "FaultyHandle",
+    "UnpicklableError",
 ]
 
 PARTICIPANT = "fake"
 
 
-class ActorDiedError(Exception):
-    """Stands for Ray's error of that name, by which a controller knows that an actor is dead."""
-
-
-@attrs.frozen(kw_only=True)
-class Fault:
-    """
-    What happens to one call.
-
-    A fault that has neither `error` nor `hangs` only makes the call late.
-    """
-
-    late_s: float = 0.0
-    """How long the call is on its way, by the clock of the event loop."""
-    does: bool = True
-    """Whether the instance does what it is asked, whatever becomes of the answer."""
-    error: BaseException | None = None
-    """What is raised instead of the answer."""
-    hangs: bool = False
-    """Whether nothing is ever answered."""
-
-
-@attrs.define
-class FakeCall:
-    """One call that reached an instance."""
-
-    name: str
-    operation_id: str
-    outcome: Literal["pending", "answered", "raised", "cancelled"] = "pending"
-
-
-class _Method:
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
-        self._call = call
-
-    def remote(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Send the call."""
-        return self._call(*args, **kwargs)
-
-
-class FakeInstance:
+class FakeInstance(FaultScript):
     """
     One instance, and the handle on it.
 
     Attributes:
-        calls: Every call that reached it, in order.
         control: Its control plane: who holds it, until when, which ids and attempts are refused.
         installed: The attempts that restores have installed and that were not retired since.
         restarts: The episodes that it names as not to be captured.
@@ -100,32 +67,11 @@ class FakeInstance:
             grace_s: How long after the last deadline it reopens by itself.
             now_ts: Its clock.
         """
-        self.calls: list[FakeCall] = []
+        super().__init__()
         self.control = ControlPlane(PARTICIPANT, grace_s=grace_s)
         self.installed: set[EnvironmentEpisode] = set()
         self.restarts: tuple[EnvironmentEpisode, ...] = ()
         self._now_ts = now_ts
-        self._scripts: defaultdict[str, list[Fault | None]] = defaultdict(list)
-        self._always: dict[str, Fault] = {}
-        self._dead = False
-
-    def script(self, call: str, *faults: Fault | None) -> None:
-        """
-        Say what happens at the next times of a call.
-
-        Args:
-            call: Its name without `checkpoint_`.
-            faults: One a call; None for a call that goes well.
-        """
-        self._scripts[call] += faults
-
-    def always(self, call: str, fault: Fault) -> None:
-        """Say what happens at a call whenever nothing else is scripted."""
-        self._always[call] = fault
-
-    def die(self) -> None:
-        """Answer every call from now on like an actor that is dead."""
-        self._dead = True
 
     @property
     def is_open(self) -> bool:
@@ -133,48 +79,18 @@ class FakeInstance:
         self.control.expire(self._now_ts())
         return self.control.is_open
 
-    def __getattr__(self, name: str) -> _Method:
+    def __getattr__(self, name: str) -> Any:
         if not name.startswith("checkpoint_"):
             raise AttributeError(name)
         does = getattr(self, f"_do_{name.removeprefix('checkpoint_')}")
 
-        def send(*args: Any, **kwargs: Any) -> Awaitable[Any]:
-            call = FakeCall(name.removeprefix("checkpoint_"), str(args[0]) if args else "")
-            self.calls.append(call)
-            return self._run(call, lambda: does(*args, **kwargs))
-
-        return _Method(send)
-
-    async def _run(self, call: FakeCall, does: Callable[[], Any]) -> Any:
-        try:
-            answer = await self._follow(call, does)
-        except asyncio.CancelledError:
-            call.outcome = "cancelled"
-            raise
-        except BaseException:
-            call.outcome = "raised"
-            raise
-        call.outcome = "answered"
-        return answer
-
-    async def _follow(self, call: FakeCall, does: Callable[[], Any]) -> Any:
-        queued = self._scripts[call.name]
-        fault = (queued.pop(0) if queued else self._always.get(call.name)) or Fault()
-        if fault.late_s:
-            await asyncio.sleep(fault.late_s)
-        if self._dead:
-            raise ActorDiedError("the fake instance is dead")
-        answer = None
-        if fault.does:
+        async def answer(*args: Any, **kwargs: Any) -> Any:
             try:
-                answer = does()
+                return does(*args, **kwargs)
             except ParticipantRefused as refused:
                 raise GymCheckpointUnavailable(str(refused)) from refused
-        if fault.hangs:
-            await asyncio.Event().wait()
-        if fault.error is not None:
-            raise fault.error
-        return answer
+
+        return self.method(name, answer)
 
     # --- what it does -------------------------------------------------------------------------
 
