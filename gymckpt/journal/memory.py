@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -35,7 +35,14 @@ _INSTANCE_COLUMN = TAGS.index("inst")
 class MemoryStore:
     """What several memory journals share; nothing of it survives the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """
+        Make an empty store.
+
+        Args:
+            now_s: The clock by which the silence of controllers is measured.
+        """
+        self.now_s = now_s
         self.lock = threading.Lock()
         self.operations: dict[_Key, OperationRow] = {}
         self.rows: dict[_Key, list[Row]] = {}
@@ -104,7 +111,7 @@ class MemoryJournal(Journal):
             if held is not None or key in self._store.removed:
                 raise id_used(held, *key)
             self._store.rows[key] = list(rows)
-            self._store.beats_s[key] = time.monotonic()
+            self._store.beats_s[key] = self._store.now_s()
             self._store.operations[key] = operation
 
     def _append(self, batch: Batch) -> None:
@@ -133,7 +140,7 @@ class MemoryJournal(Journal):
             held = self._store.operations.get(key)
             if held is None or held.epoch != epoch:
                 raise fenced(held, run, operation_id, epoch)
-            self._store.beats_s[key] = time.monotonic()
+            self._store.beats_s[key] = self._store.now_s()
 
     def _silent_s(self, run: str, operation_id: str) -> float | None:
         self._require_open()
@@ -142,7 +149,7 @@ class MemoryJournal(Journal):
 
     def _age_s(self, key: _Key) -> float | None:
         beat_s = self._store.beats_s.get(key)
-        return None if beat_s is None else time.monotonic() - beat_s
+        return None if beat_s is None else self._store.now_s() - beat_s
 
     def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
         self._require_open()
@@ -152,7 +159,7 @@ class MemoryJournal(Journal):
             if held is None:
                 raise unknown_operation(run, operation_id)
             check_claim(held, self._age_s(key), stale_s)
-            self._store.beats_s[key] = time.monotonic()
+            self._store.beats_s[key] = self._store.now_s()
             claimed = attrs.evolve(held, epoch=held.epoch + 1, owner=owner)
             self._store.operations[key] = claimed
             return claimed.epoch
