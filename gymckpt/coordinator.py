@@ -23,7 +23,14 @@ from gymckpt.calls import (
 )
 from gymckpt.checks import copied, require_names
 from gymckpt.core.entry import Entry
-from gymckpt.core.settings import RESUME, RetryPolicy, Settings, require_duration, require_policies
+from gymckpt.core.settings import (
+    OWNER_TIMEOUT_S,
+    RESUME,
+    RetryPolicy,
+    Settings,
+    require_duration,
+    require_policies,
+)
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id
 from gymckpt.errors import (
     GymCheckpointNotReady,
@@ -39,7 +46,7 @@ from gymckpt.manifest import (
     write_gym_checkpoint_manifest,
 )
 from gymckpt.operations import Operations, illegal
-from gymckpt.recovery import OWNER_TIMEOUT_S, Recovered
+from gymckpt.recovery import Recovered
 from gymckpt.replies import (
     GymCheckpointCommitSummary,
     GymCheckpointPrepareSummary,

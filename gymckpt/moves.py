@@ -18,11 +18,11 @@ import attrs
 from gymckpt.chart import Fired, Ignored
 from gymckpt.core.operation import OperationState, machine_of
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import RESUME
+from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME
 from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import unknown_operation
-from gymckpt.recovery import OWNER_TIMEOUT_S, claimed
+from gymckpt.recovery import claimed
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.scheduler import Scheduler

@@ -76,6 +76,8 @@ class Operations:
         self.run = run
         self.open: Running | None = None
         """The open checkpoint or restore."""
+        self._lost: Running | None = None
+        """The last one that was given up in the background, before any verb could be told why."""
         self._handles = handles
         self._journal = journal
         self._journal_timeout_s = journal_timeout_s
@@ -108,9 +110,13 @@ class Operations:
         Raises:
             OperationOpen: Another one is open.
             IllegalTransition: None is open.
+            BaseException: What gave it up just before the verb came.
         """
         running = self.open
         if running is None:
+            lost, self._lost = self._lost, None
+            if lost is not None and lost.wire_id == wire_id:
+                raise lost.error()
             raise IllegalTransition("checkpoint", 1, NOT_OPEN, verb, ("prepare",), subject=wire_id)
         if running.wire_id != wire_id:
             raise OperationOpen(f"{verb} {wire_id!r}", running.wire_id, running.operation.state)
@@ -143,7 +149,7 @@ class Operations:
                 await asyncio.wait(self._sweeping.copy())
             await self._debts.pay()
             running = await self._opened(chart, wire_id, calls, tuple(self._handles), facts)
-            self.open = running
+            self.open, self._lost = running, None
         finally:
             self._opening = None
         return running
@@ -343,6 +349,7 @@ class Operations:
         """Take a released operation off the table; one that has not ended is kept in sight."""
         if self.open is running:
             self.open = None
+            self._lost = running if running.lost_unseen else None
             if isinstance(running.calls, RestoreCalls):
                 self._debts.note(running.scheduler, running.calls)
         self._look_after(running.scheduler)

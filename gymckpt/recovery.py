@@ -20,7 +20,7 @@ import attrs
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import RESUME, require_duration
+from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME, require_duration
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
     GymCheckpointOperationError,
@@ -44,7 +44,6 @@ from gymckpt.topology import from_facts
 
 __all__ = [
     "HEARTBEATS_PER_TIMEOUT",
-    "OWNER_TIMEOUT_S",
     "Recovered",
     "claimed",
     "outcome_of",
@@ -53,9 +52,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("gymckpt")
-
-OWNER_TIMEOUT_S = 30.0
-"""How long after its last sign of life a controller counts as gone."""
 
 HEARTBEATS_PER_TIMEOUT = 6
 """A controller gives this many signs of life in the time in which it would count as gone."""

@@ -73,6 +73,14 @@ class Running:
         """The id that the caller and the instances know it by."""
         return self.operation.wire_id
 
+    @property
+    def lost_unseen(self) -> bool:
+        """Whether it was given up in the background while no verb waited that is told why."""
+        cause = self.operation.cause
+        by_caller = cause is not None and cause.trigger in ("cancel", "discard")
+        in_trouble = self.scheduler.fault is not None or cause is not None
+        return in_trouble and not by_caller and not self.verb_tasks
+
     # --- verbs ----------------------------------------------------------------------------------
 
     async def advance(

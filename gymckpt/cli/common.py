@@ -53,9 +53,6 @@ __all__ = [
 PROBLEM_FOUND = 1
 CANNOT_ANSWER = 2
 
-OWNER_TIMEOUT_S = 30.0
-"""How long after its last sign of life a controller counts as gone."""
-
 WIDTH_UNKNOWN = 100
 """How many columns an answer has that goes to no terminal."""
 
@@ -130,6 +127,8 @@ class Source:
         """Whether an operation's controller gives signs of life; None where that is not known."""
         if row.settled or self.from_file:
             return None
+        from gymckpt.core.settings import OWNER_TIMEOUT_S  # noqa: PLC0415 - imported when needed
+
         silent_s = self.journal.silent_s(row.run, row.operation_id)
         return None if silent_s is None else silent_s <= OWNER_TIMEOUT_S
 

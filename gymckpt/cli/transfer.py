@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from gymckpt.cli.common import (
@@ -132,8 +134,7 @@ def prune(
         with opened_source(journal, writing=not dry_run) as source:
             chosen, unfinished = _chosen(source.journal, run, keep_last, before_ts)
             if not dry_run:
-                for row in chosen:
-                    source.journal.remove(row.run, row.operation_id)
+                _remove(source.journal, chosen)
     why = _why(keep_last, older_than)
     if as_json:
         print_json(
@@ -165,6 +166,16 @@ def _chosen(
         if before_ts is None or row.updated_ts < before_ts
     ]
     return [row for row in meant if row.settled], [row for row in meant if not row.settled]
+
+
+def _remove(journal: Journal, chosen: Sequence[OperationRow]) -> None:
+    """Remove operations one by one, with progress where somebody watches."""
+    from rich.progress import track  # noqa: PLC0415 - imported when needed
+
+    errors = Console(stderr=True)
+    hidden = not sys.stderr.isatty()
+    for row in track(chosen, "removing", console=errors, transient=True, disable=hidden):
+        journal.remove(row.run, row.operation_id)
 
 
 def _why(keep_last: int | None, older_than: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import attrs
 
-__all__ = ["RENEW", "RESUME", "SWEEP_CALLS", "RetryPolicy", "Settings"]
+__all__ = ["OWNER_TIMEOUT_S", "RENEW", "RESUME", "SWEEP_CALLS", "RetryPolicy", "Settings"]
 
 RENEW = "renew"
 RESUME = "resume"
@@ -16,6 +16,9 @@ SWEEP_CALLS = frozenset({"retire", "forget", RESUME})
 """The calls that close no instance, so that one may be sent without a resume to follow."""
 CALLS = SWEEP_CALLS | {"prepare", RENEW, "commit", "restore"}
 """All calls that a chart may send."""
+
+OWNER_TIMEOUT_S = 30.0
+"""How long after its last sign of life a controller counts as gone."""
 
 RENEW_INTERVAL_MIN_S = 0.01
 RENEW_INTERVAL_MAX_S = 10.0

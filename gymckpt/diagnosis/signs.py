@@ -15,7 +15,7 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
-from gymckpt.core.settings import RENEW, RESUME
+from gymckpt.core.settings import OWNER_TIMEOUT_S, RENEW, RESUME
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.causes import SILENT_AFTER_S
 from gymckpt.diagnosis.explanation import Controller, Finding, Lease
@@ -23,9 +23,6 @@ from gymckpt.diagnosis.words import count_of, duration
 from gymckpt.wording import sample, text_of
 
 __all__ = ["controller_of", "findings_of", "lease_of", "operator_moves"]
-
-OWNER_TIMEOUT_S = 30.0
-"""How long after its last heartbeat a controller counts as gone."""
 
 STEP_MIN_S = 1.0
 """By how much the two clocks must disagree between two entries to be called a step."""

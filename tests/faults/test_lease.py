@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymckpt.coordinator import GymCheckpointOperationError, is_transient_gym_checkpoint_failure
-from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.errors import GymCheckpointUnavailable, IllegalTransition
 from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, Late, RayActorError
 from tests.faults.conftest import NewWorld
@@ -46,6 +47,28 @@ async def test_b1_first_renewal_hangs(new_world: NewWorld) -> None:
     assert caught.value.operation == "renew"
     assert set(caught.value.failures) == {"tools/replica-1"}
     assert [actor.calls[-1].op for actor in world.actors] == ["resume"] * 3
+
+
+@pytest.mark.parametrize("verb", ["renew", "commit"])
+async def test_next_verb_is_told_what_was_lost_before_it(new_world: NewWorld, verb: str) -> None:
+    """A lease that is lost while no verb waits is the error of the next one, and of that one."""
+    world = new_world(2, **SHORT)
+    await world.coordinator.prepare("lost")
+    world.actors[1].always["renew"] = GymCheckpointUnavailable("HTTP 503")
+
+    def go_on() -> Awaitable[object]:
+        if verb == "renew":
+            return world.coordinator.renew("lost")
+        restarts = dict.fromkeys(world.ids, ())
+        return world.coordinator.commit("lost", world.root(), world.offer(), restarts=restarts)
+
+    await until(lambda: world.journal.operations(world.run)[0].settled)
+    with pytest.raises(GymCheckpointOperationError) as caught:
+        await go_on()
+    assert caught.value.operation == "renew"
+    assert set(caught.value.failures) == {"tools/replica-1"}
+    with pytest.raises(IllegalTransition, match="not open"):
+        await go_on()
 
 
 TROUBLE: dict[str, Any] = {

@@ -112,7 +112,7 @@ def test_processes_lose_and_double_nothing_while_others_fight(pg_home: Postgresq
     row = journal.operation(RUN, OPERATION)
     assert row is not None
     assert row.epoch == 1 + 3 * count
-    assert 3 <= len(owners) <= 3 * count
+    assert 1 <= len(owners) <= 3 * count  # whose epoch was the last has written in any case
     assert max(Counter(one.epoch for one in found).values()) == 2
 
 
