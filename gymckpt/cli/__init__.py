@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import gc
 
-import typer
+gc.set_threshold(50_000)  # else it looks at every imported module again and again, for nothing
 
-from gymckpt.cli import (
+import typer  # noqa: E402
+
+from gymckpt.cli import (  # noqa: E402
     charts,
     explaining,
     listing,
@@ -31,9 +33,6 @@ from gymckpt.cli import (
 
 __all__ = ["app"]
 
-GC_THRESHOLD = 50_000
-"""Of objects; the usual 700 let the collector look at every module again and again, for nothing."""
-
 app = typer.Typer(
     help="Look at checkpoints of agentic RL rollouts and at the protocol that makes them.",
     no_args_is_help=True,
@@ -45,7 +44,6 @@ app = typer.Typer(
 @app.callback()
 def main() -> None:
     """Look at checkpoints of agentic RL rollouts and at the protocol that makes them."""
-    gc.set_threshold(GC_THRESHOLD)
 
 
 for group in (

@@ -193,8 +193,6 @@ def opened_source(place: str | None, *, writing: bool = False) -> Iterator[Sourc
 
 def _is_export(place: str) -> bool:
     """Whether a place is a file that an export was written to."""
-    from gymckpt.journal.portable import FORMAT  # noqa: PLC0415 - imported when needed
-
     path = Path(place)
     try:
         if "://" in place or not path.is_file():
@@ -203,6 +201,8 @@ def _is_export(place: str) -> bool:
             head = file.read(80)
     except OSError:
         return False
+    from gymckpt.journal.portable import FORMAT  # noqa: PLC0415 - imported when needed
+
     return head.startswith(f'{{"format":"{FORMAT}"'.encode()) or path.suffix == ".jsonl"
 
 

@@ -10,7 +10,6 @@ first is read as far as it goes, the second is refused.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -126,7 +125,9 @@ def export_operation(journal: Journal, run: str, operation_id: str) -> Iterator[
 
 
 def _lines(operation: OperationRow, entries: Sequence[Entry]) -> Iterator[bytes]:
-    fields = attrs.asdict(operation) | {"gymckpt": importlib.metadata.version("gymckpt")}
+    from importlib.metadata import version  # noqa: PLC0415 - slow to import, and for this alone
+
+    fields = attrs.asdict(operation) | {"gymckpt": version("gymckpt")}
     header = {"format": FORMAT, "version": FORMAT_VERSION}
     header |= {tag: fields[attribute] for tag, attribute in _HEADER_TAGS.items()}
     digest = hashlib.sha256()
