@@ -1,4 +1,4 @@
-"""What every test may use: how hard Hypothesis tries, and a local Ray cluster."""
+"""What every test may use: how hard Hypothesis tries, servers, and writing files anew."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ settings.register_profile(
     max_examples=int(os.environ.get("GYMCKPT_EXAMPLES", "50")),
 )
 settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let what tests hold against files be written into the files instead."""
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write what happens into tests/scenarios, and new histories into tests/histories",
+    )
+
+
+@pytest.fixture
+def rewrites(request: pytest.FixtureRequest) -> bool:
+    """Whether files are to be written anew."""
+    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from gymckpt.chart import Fired
+from gymckpt.chart import Fired, load_chart
 from gymckpt.core.effects import SendCall, Tell, WithdrawManifest, WriteManifest
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import CALL_CHART, OperationState, machine_of
@@ -45,7 +45,7 @@ def all_transitions(chart: str) -> set[Transition]:
     """Return every transition that a chart declares."""
     return {
         (chart, state.name, trigger, edge.to)
-        for state in machine_of(chart).chart.states.values()
+        for state in load_chart(chart).states.values()
         for trigger, edges in state.on.items()
         for edge in edges
     }
