@@ -1,0 +1,186 @@
+"""
+One event loop for several simulated processes, whose order is drawn from a seed.
+
+A process is whatever a context says it is: tasks, timers and callbacks belong to the process in
+whose context they were made. Callbacks of one process run in the order in which they were due, as
+asyncio promises; those of different processes that are due together run in a drawn order, as
+processes of real hosts do. A process that was killed runs nothing any more, not even the cleanup
+of its tasks. One that is paused runs nothing until it goes on, and then finds its timers overdue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar
+
+from gymckpt.runtime.virtual import RESOLUTION_S, NothingLeft, VirtualLoop
+
+__all__ = ["Killed", "Process", "SimulatedLoop", "running_process"]
+
+T = TypeVar("T")
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+CLOSINGS_MAX = 20
+"""How often a coroutine that will not end is told to at the end of a run."""
+
+
+class Killed(BaseException):
+    """Unwinds what a process was doing when it was killed; it has no effects any more."""
+
+
+class Process:
+    """
+    One simulated process.
+
+    Attributes:
+        name: What timelines call it.
+        state: Whether it runs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state: Literal["up", "paused", "dead"] = "up"
+        self.context = contextvars.copy_context()
+        self.context.run(_PROCESS.set, self)
+
+    @property
+    def dead(self) -> bool:
+        """Whether it was killed."""
+        return self.state == "dead"
+
+    def kill(self) -> None:
+        """End it in the middle of whatever it does; `Killed` must be raised if that is itself."""
+        self.state = "dead"
+
+    def pause(self) -> None:
+        """Let it stand still."""
+        if not self.dead:
+            self.state = "paused"
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine in it."""
+        loop = asyncio.get_running_loop()
+        return loop.create_task(coroutine, context=self.context.copy())
+
+
+def running_process() -> Process | None:
+    """Return the process that runs now; None for the network and the world itself."""
+    return _PROCESS.get()
+
+
+class SimulatedLoop(VirtualLoop):
+    """
+    A virtual loop that knows processes.
+
+    Attributes:
+        start_io: Begins a blocking job, see `start_job`; may be replaced.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        """
+        Make a loop.
+
+        Args:
+            rng: Draws the order of processes.
+        """
+        super().__init__()
+        self._rng = rng
+        self._held: dict[Process, list[asyncio.Handle]] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.start_io: Callable[[str, Callable[[], Any]], asyncio.Future[Any]] = super().start_job
+        self.set_task_factory(self._made)
+
+    def _made(self, _loop: object, coro: Any, context: Any = None) -> asyncio.Task[Any]:
+        """Keep every task: one of a dead process must not be cleaned up by the collector."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, context=context)
+        self._tasks.append(task)
+        return task
+
+    def start_job(self, name: str, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a blocking job as `start_io` says."""
+        return self.start_io(name, job)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:
+        """Run a blocking call here: no thread follows this loop's time."""
+        del executor
+        return self.start_io("gymckpt-files", lambda: func(*args))
+
+    def go_on(self, process: Process) -> None:
+        """Let a paused process go on with all that was due meanwhile."""
+        if process.state == "paused":
+            process.state = "up"
+        ready: deque[asyncio.Handle] = self._ready
+        ready.extend(self._held.pop(process, ()))
+
+    def _run_once(self) -> None:
+        batch = self._due()
+        run = iter(batch if len(batch) < 2 else self._in_drawn_order(batch))
+        try:
+            for handle in run:
+                self._run(handle)
+        finally:
+            self._ready.extendleft(reversed(list(run)))
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
+        process = handle._context.get(_PROCESS)
+        if process is not None and process.state != "up":
+            if process.state == "paused":
+                self._held.setdefault(process, []).append(handle)
+            return
+        handle._run()
+
+    def _due(self) -> list[asyncio.Handle]:
+        """Take everything that is due now, after a jump where nothing was."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled
+        ready: deque[asyncio.Handle] = self._ready
+        while scheduled and scheduled[0].cancelled():
+            heapq.heappop(scheduled)._scheduled = False
+        if not ready and not self._stopping:
+            if not scheduled:
+                raise NothingLeft("nothing is scheduled on this loop: everything waits for ever")
+            self._now_s = max(self._now_s, scheduled[0].when())
+        end_s = self._now_s + RESOLUTION_S
+        while scheduled and scheduled[0].when() < end_s:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            ready.append(timer)
+        batch = list(ready)
+        ready.clear()
+        return batch
+
+    def _in_drawn_order(self, batch: list[asyncio.Handle]) -> list[asyncio.Handle]:
+        """Return callbacks in a drawn order that keeps that of each process."""
+        owners = [handle._context.get(_PROCESS) for handle in batch]
+        lines: dict[Process | None, deque[asyncio.Handle]] = {}
+        for owner, handle in zip(owners, batch, strict=True):
+            lines.setdefault(owner, deque()).append(handle)
+        if len(lines) == 1:
+            return batch
+        self._rng.shuffle(owners)
+        return [lines[owner].popleft() for owner in owners]
+
+    def bury(self) -> None:
+        """End all that is left, without running any of it: call it when the loop has stopped."""
+        self.set_exception_handler(lambda _loop, _context: None)
+        for task in self._tasks:
+            if task.done():
+                continue
+            task._log_destroy_pending = False
+            coroutine: Any = task.get_coro()
+            for _ in range(CLOSINGS_MAX):
+                with contextlib.suppress(BaseException):
+                    coroutine.close()
+                    break
+        self._tasks.clear()
+        self._held.clear()
+        self._ready.clear()
+        self._scheduled.clear()

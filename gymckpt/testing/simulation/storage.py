@@ -1,0 +1,305 @@
+"""
+The disks of a run: journals and files that fail, tear, fill up, hang, or lose their answers.
+
+Every process has a disk of its own kind of trouble. Blocking jobs are run by the loop at a moment
+of its choosing; a file operation that is to fail fails inside of the product's own code, which has
+its `os` replaced for the time of a run. A torn write is one in whose middle the process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+import attrs
+
+import gymckpt.files
+import gymckpt.participant.store
+from gymckpt.core.entry import Entry
+from gymckpt.errors import JournalError, JournalOutcomeUnknown, JournalUnavailable
+from gymckpt.journal import MemoryJournal, MemoryStore
+from gymckpt.journal.rules import Opening
+from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
+from gymckpt.testing.simulation.timeline import Timeline
+
+__all__ = ["Disk", "Recorded", "SimulatedJournal", "io_of", "replaced_system"]
+
+T = TypeVar("T")
+
+JOURNAL = "gymckpt-journal"
+
+
+@attrs.define(eq=False)
+class Disk:
+    """
+    What is wrong with the disk of one process.
+
+    Attributes:
+        files: What the next file operation comes to; None for nothing wrong.
+        skip: How many file operations go well before that.
+        hangs_until_s: Until when no file job begins; infinite for never.
+        journal: What the next call of the journal comes to: `fail`, `lost` or `hang`.
+        journal_count: How many calls of the journal that concerns.
+    """
+
+    files: str | None = None
+    skip: int = 0
+    hangs_until_s: float = 0.0
+    journal: str | None = None
+    journal_count: int = 0
+
+    def heal(self) -> None:
+        """Have nothing wrong any more."""
+        self.files, self.hangs_until_s, self.journal = None, 0.0, None
+
+
+DiskOf = Callable[[Process], Disk]
+
+
+def io_of(
+    loop: SimulatedLoop, disk_of: DiskOf, point: Callable[[str], None]
+) -> Callable[[str, Callable[[], Any]], asyncio.Future[Any]]:
+    """
+    Return what begins blocking jobs on a loop.
+
+    Args:
+        loop: The loop.
+        disk_of: Process to its disk.
+        point: Passed before and after each file job of a controller.
+    """
+
+    def start(name: str, job: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = loop.create_future()
+        process = running_process()
+        disk = Disk() if process is None else disk_of(process)
+        if name == JOURNAL:
+            _start_journal(loop, disk, job, future)
+            return future
+        is_file = name != "gymckpt-files"
+
+        def run() -> None:
+            if disk.hangs_until_s > loop.time():
+                loop.call_later(min(disk.hangs_until_s - loop.time(), 1e6), run)
+                return
+            if is_file:
+                point(f"{name}.before")
+            _settle(future, job)
+            if is_file:
+                point(f"{name}.after")
+
+        loop.call_soon(run)
+        return future
+
+    return start
+
+
+def _start_journal(
+    loop: SimulatedLoop, disk: Disk, job: Callable[[], T], future: asyncio.Future[T]
+) -> None:
+    if disk.journal == "hang" and disk.journal_count:
+        disk.journal_count -= 1
+        if disk.skip % 2:  # half of those that hang are carried out, and never answered
+            loop.call_soon(_settle, loop.create_future(), job)
+        return
+    loop.call_soon(_settle, future, job)
+
+
+def _settle(future: asyncio.Future[T], job: Callable[[], T]) -> None:
+    """Run a job and put what comes of it into a future that somebody may have given up."""
+    try:
+        result = job()
+    except Exception as error:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+class _System:
+    """`os` for the modules that write files, with the trouble of the process that runs."""
+
+    def __init__(self, disk_of: DiskOf) -> None:
+        self._disk_of = disk_of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def _trouble(self, descriptor: int | None = None) -> None:
+        process = running_process()
+        if process is None:
+            return
+        if process.dead:
+            raise Killed
+        disk = self._disk_of(process)
+        if disk.files is None:
+            return
+        if disk.skip > 0:
+            disk.skip -= 1
+            return
+        kind, disk.files = disk.files, None
+        if kind == "torn":
+            if descriptor is not None:
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+            process.kill()
+            raise Killed
+        if kind == "full":
+            raise OSError(errno.ENOSPC, "no space left on device, says the simulation")
+        raise OSError(errno.EIO, "input/output error, says the simulation")
+
+    def open(self, *args: Any, **kwargs: Any) -> int:
+        """Open a file, unless the disk is in trouble."""
+        self._trouble()
+        return os.open(*args, **kwargs)
+
+    def fsync(self, descriptor: int) -> None:
+        """Take what was written for durable, unless the disk is in trouble."""
+        self._trouble(descriptor)
+
+    def link(self, *args: Any, **kwargs: Any) -> None:
+        """Make a hard link, unless the disk is in trouble."""
+        self._trouble()
+        os.link(*args, **kwargs)
+
+    def replace(self, *args: Any, **kwargs: Any) -> None:
+        """Move a file, unless the disk is in trouble."""
+        self._trouble()
+        os.replace(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def replaced_system(disk_of: DiskOf, rng: Random) -> Iterator[None]:
+    """
+    Let files and unique names be the simulation's own until the context exits.
+
+    Args:
+        disk_of: Process to its disk.
+        rng: Draws the unique names.
+    """
+    system, real = _System(disk_of), uuid.uuid4
+    modules = (gymckpt.files, gymckpt.participant.store)
+    uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
+    for module in modules:
+        module.os = system  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        uuid.uuid4 = real
+        for module in modules:
+            module.os = os  # type: ignore[attr-defined]
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+class Recorded(Protocol):
+    """Told of what one process has asked of its journal."""
+
+    def point(self, what: str) -> None:
+        """Pass a point at which a fault may happen."""
+        ...
+
+    def recorded(self, process: Process, entries: Sequence[Entry]) -> None:
+        """Take note of entries that are durable."""
+        ...
+
+
+class SimulatedJournal(MemoryJournal):
+    """The journal as one process sees it; what it stores is shared by all that have the store."""
+
+    blocks = True
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        process: Process,
+        disk: Disk,
+        timeline: Timeline,
+        told: Recorded,
+    ) -> None:
+        """
+        Open a journal.
+
+        Args:
+            store: Where the entries are.
+            process: Whose journal it is.
+            disk: What is wrong with it.
+            timeline: Where entries are noted.
+            told: Told of entries that are durable.
+        """
+        super().__init__(store)
+        self._process = process
+        self._disk = disk
+        self._timeline = timeline
+        self._told = told
+
+    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+        """Open an operation."""
+        self._write(
+            entries,
+            lambda: super(SimulatedJournal, self).open_operation(opening, entries, owner=owner),
+        )
+
+    def append(
+        self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool = False
+    ) -> None:
+        """Append entries."""
+        self._write(
+            entries,
+            lambda: super(SimulatedJournal, self).append(
+                entries, expected_seq=expected_seq, epoch=epoch, settled=settled
+            ),
+        )
+
+    def _write(self, entries: Sequence[Entry], store: Callable[[], None]) -> None:
+        self._require_alive()
+        self._told.point("append.before")
+        trouble = self._next_trouble()
+        outcome = "refuses"
+        try:
+            if trouble == "fail":
+                raise JournalUnavailable("the disk of the journal is full, says the simulation")
+            store()
+            outcome = "holds"
+            self._told.recorded(self._process, entries)
+        finally:
+            self._timeline.note_entries(self._process.name, entries, outcome)
+        self._told.point("append.after")
+        if trouble == "lost":
+            raise JournalOutcomeUnknown("the answer of the journal was lost, says the simulation")
+
+    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
+        self._require_alive()
+        try:
+            epoch = super()._claim(run, operation_id, owner, stale_s)
+        except JournalError as error:
+            name = type(error).__name__
+            self._timeline.note(self._process.name, f"claims {operation_id}: {name}")
+            raise
+        self._timeline.note(self._process.name, f"claims {operation_id}: epoch {epoch}")
+        return epoch
+
+    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+        self._require_alive()
+        super()._heartbeat(run, operation_id, epoch)
+
+    def _next_trouble(self) -> str | None:
+        if self._disk.journal not in ("fail", "lost") or not self._disk.journal_count:
+            return None
+        self._disk.journal_count -= 1
+        return self._disk.journal
+
+    def _require_alive(self) -> None:
+        if self._process.dead:
+            raise Killed

@@ -1,0 +1,271 @@
+"""
+What is held against the promises while a run goes on: what left, what came back, what was stored.
+
+The accounts are those of the exploration (`gymckpt.testing.account`): they know messages and share
+no code with the core. There is one for each operation and controller. A controller that takes an
+operation over begins with what is known to have left before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from gymckpt.core.entry import Entry
+from gymckpt.core.events import Moment, Replied
+from gymckpt.core.operation import machine_of
+from gymckpt.errors import is_actor_dead
+from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
+from gymckpt.replies import GymCheckpointPrepareSummary
+from gymckpt.runtime.driver import record_of
+from gymckpt.runtime.virtual import VirtualClock
+from gymckpt.testing.account import (
+    DRIVING,
+    Account,
+    Broken,
+    Notes,
+    began_file,
+    note_cancel,
+    note_reply,
+    note_send,
+)
+from gymckpt.testing.simulation.loop import Process
+from gymckpt.testing.simulation.network import Message
+
+__all__ = ["KnownOperation", "Watch", "holds_manifest"]
+
+CONTROL = DRIVING | {"resume", "retire"}
+STANDING = frozenset({"committed", "resuming", "resumed"})
+
+
+def holds_manifest(root: str | None, wire_id: str) -> bool:
+    """Whether a directory holds the manifest of a checkpoint, as a reader sees it."""
+    if root is None or not (Path(root) / GYM_CHECKPOINT_MANIFEST_FILENAME).exists():
+        return False
+    return load_gym_checkpoint_manifest(root).checkpoint_id == wire_id
+
+
+@attrs.define(eq=False)
+class KnownOperation:
+    """What the journal was seen to hold of one operation."""
+
+    chart: str
+    operation_id: str
+    wire_id: str
+    instances: tuple[str, ...]
+    opening: Mapping[str, Any]
+    opened_s: float
+    state: str = "open"
+    root: str | None = None
+    settled_s: float | None = None
+    lease_s: float = 0.0
+    """The latest deadline that a call which extends leases has carried, by the run's time."""
+    gone: set[str] = attrs.field(factory=set[str])
+    """The instances that an operator has declared gone."""
+    drivers: set[str] = attrs.field(factory=set[str])
+    """The processes that have recorded anything of it."""
+
+
+class Clocked(Protocol):
+    """A controller, for its clock."""
+
+    @property
+    def clock(self) -> VirtualClock:
+        """Its clock."""
+        ...
+
+
+class Watch:
+    """
+    Holds S1 to S5 against one run.
+
+    Attributes:
+        operations: Operation id to what is known of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        instances: Sequence[str],
+        grace_s: float,
+        now_s: Callable[[], float],
+        wall_ts: Callable[[Process], float],
+        broken: Callable[[Broken], None],
+    ) -> None:
+        """
+        Begin with nothing known.
+
+        Args:
+            instances: The instance ids.
+            grace_s: How long leases last beyond their deadlines.
+            now_s: The run's time.
+            wall_ts: Process to what its wall clock shows.
+            broken: Told of each promise that does not hold.
+        """
+        self.operations: dict[str, KnownOperation] = {}
+        self._index = {instance: number for number, instance in enumerate(instances)}
+        self._grace_s = grace_s
+        self._now_s = now_s
+        self._wall_ts = wall_ts
+        self._broken = broken
+        self._accounts: dict[str, dict[str, Account]] = {}
+        """Wire id to process to account; the latest process comes last."""
+        self._asks: dict[Message, int] = {}
+        self._latest: dict[tuple[str, str, str, int], list[Message]] = {}
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def sends(self, message: Message) -> None:
+        """Hold a call that leaves against S1, S4 and S5."""
+        if message.call not in CONTROL:
+            return
+        name, wire_id = message.sender.name, message.wire_id
+        number = self._index[message.instance.instance_id]
+        key = (name, wire_id, message.call, number)
+        earlier = self._latest.setdefault(key, [])
+        account = self._account(name, wire_id)
+        if earlier and all(one.answer.done() for one in earlier):
+            account = note_cancel(account, number, message.call)
+        earlier.append(message)
+        self._asks[message] = len(earlier)
+        now_s = self._now_s()
+        ends_s = now_s + message.kwargs["deadline_ts"] - self._wall_ts(message.sender)
+        known = self._known(wire_id)
+        if known is not None and message.call != "resume":
+            known.lease_s = max(known.lease_s, ends_s)
+        if self._is_sweep(message, known):
+            return
+        try:
+            account = note_send(account, number, message.call, len(earlier), (now_s, ends_s))
+        except Broken as broken:
+            self._broken(broken)
+        self._accounts[wire_id][name] = account
+
+    def _is_sweep(self, message: Message, known: KnownOperation | None) -> bool:
+        """Whether a call is of a retire or resume that goes by the id of another operation."""
+        return known is None or known.chart == "sweep"
+
+    def _known(self, wire_id: str) -> KnownOperation | None:
+        return self.operations.get(wire_id)
+
+    def _account(self, name: str, wire_id: str) -> Account:
+        accounts = self._accounts.setdefault(wire_id, {})
+        if name not in accounts:
+            last = next(reversed(accounts.values()), None)
+            notes = (
+                tuple(Notes() for _ in self._index)
+                if last is None
+                else tuple(one._replace(waiting=()) for one in last.notes)
+            )
+            accounts[name] = Account(notes, kept=last is not None and last.kept)
+        return accounts[name]
+
+    def comes_back(self, message: Message, result: Any, error: BaseException | None) -> None:
+        """Note an answer; what proves nothing is left to the core to judge."""
+        ask = self._asks.get(message)
+        if ask is None:
+            return
+        wire_id, number = message.wire_id, self._index[message.instance.instance_id]
+        account = self._account(message.sender.name, wire_id)
+        if message.answer.done():
+            account = note_cancel(account, number, message.call)
+        ready = not isinstance(result, GymCheckpointPrepareSummary) or result.prepared
+        if error is None and ready:
+            reply = Replied(
+                moment=Moment(0.0, self._now_s()),
+                instance=message.instance.instance_id,
+                call=message.call,
+                ask=ask,
+                outcome="answered",
+            )
+            account = note_reply(account, number, reply)
+        elif error is not None and is_actor_dead(error):
+            reply = Replied(
+                moment=Moment(0.0, self._now_s()),
+                instance=message.instance.instance_id,
+                call=message.call,
+                ask=ask,
+                outcome="failed",
+                failure=record_of(error),
+            )
+            account = note_reply(account, number, reply)
+        self._accounts[wire_id][message.sender.name] = account
+
+    def seals(self, process: Process) -> None:
+        """Hold S2 against a manifest that is about to be written."""
+        for known in self.operations.values():
+            if known.state == "sealing" and process.name in known.drivers:
+                account = self._account(process.name, known.wire_id)
+                try:
+                    account = began_file(account)
+                except Broken as broken:
+                    self._broken(broken)
+                self._accounts[known.wire_id][process.name] = account
+
+    # --- entries --------------------------------------------------------------------------------
+
+    def recorded(self, process: Process, entries: Sequence[Entry]) -> None:
+        """Note entries that are durable, and hold S2, S3 and S5 against an end among them."""
+        for entry in entries:
+            known = self.operations.get(entry.operation_id)
+            if known is None:
+                known = self.operations[entry.operation_id] = self._opened(entry)
+            known.drivers.add(process.name)
+            if entry.instance is not None:
+                failure: Any = entry.facts.get("failure") or {}
+                if failure.get("type") == "DeclaredGone":
+                    known.gone.add(entry.instance)
+                continue
+            known.root = entry.facts.get("root", known.root)
+            known.state = entry.dest
+            if known.chart == "restore" and entry.dest == "resuming":
+                for name, account in self._accounts.get(known.wire_id, {}).items():
+                    self._accounts[known.wire_id][name] = account._replace(kept=True)
+            if machine_of(known.chart).chart.states[entry.dest].final and known.settled_s is None:
+                known.settled_s = self._now_s()
+                self._hold_ended(known)
+
+    def _opened(self, entry: Entry) -> KnownOperation:
+        return KnownOperation(
+            chart=entry.facts["chart"],
+            operation_id=entry.operation_id,
+            wire_id=entry.facts.get("wire_id", entry.operation_id),
+            instances=tuple(entry.facts["instances"]),
+            opening=entry.facts,
+            opened_s=self._now_s(),
+        )
+
+    def _hold_ended(self, known: KnownOperation) -> None:
+        if known.chart == "sweep" or known.wire_id not in self._accounts:
+            return
+        account = self.merged(known)
+        horizon_passed = self._now_s() + 1e-3 >= known.lease_s + self._grace_s
+        manifest = known.chart == "checkpoint" and holds_manifest(known.root, known.wire_id)
+        try:
+            account.hold_ended(
+                known.chart, known.state, manifest=manifest, horizon_passed=horizon_passed
+            )
+        except Broken as broken:
+            self._broken(Broken(broken.promise, f"{known.wire_id}: {broken.what}"))
+        except (OSError, ValueError) as error:
+            self._broken(Broken("S2", f"the manifest of {known.wire_id} is unreadable: {error}"))
+
+    def merged(self, known: KnownOperation) -> Account:
+        """Return what all controllers together know of an operation."""
+        accounts = list(self._accounts[known.wire_id].values())
+        notes: list[Notes] = []
+        for instance, number in self._index.items():
+            each = [account.notes[number] for account in accounts]
+            empty = frozenset[str]()
+            notes.append(
+                Notes(
+                    sent=empty.union(*(one.sent for one in each)),
+                    answered=empty.union(*(one.answered for one in each)),
+                    confirmed=any(one.confirmed for one in each),
+                    dead=any(one.dead for one in each) or instance in known.gone,
+                )
+            )
+        return Account(tuple(notes), kept=any(account.kept for account in accounts))

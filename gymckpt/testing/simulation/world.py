@@ -1,0 +1,419 @@
+"""
+One run: hosts, controllers, a network and disks, the faults of a plan, and what must hold.
+
+A run has two parts. In the first the verbs of the plan are done while its faults happen; safety is
+held all along. Then the faults end, a last controller recovers, and everything must come to rest:
+see `gymckpt.testing.simulation.ending`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gymckpt import moves
+from gymckpt.core.entry import Entry
+from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.errors import IllegalTransition, JournalError, TransitionRefused, text_of
+from gymckpt.journal import MemoryStore
+from gymckpt.participant.servers import Kind
+from gymckpt.runtime.virtual import VirtualClock
+from gymckpt.testing.account import Broken
+from gymckpt.testing.simulation.controllers import RUN, Controller, Stage
+from gymckpt.testing.simulation.coverage import Coverage
+from gymckpt.testing.simulation.hosts import GRACE_S, SimulatedDeployment, SimulatedInstance
+from gymckpt.testing.simulation.ledger import Ledger
+from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
+from gymckpt.testing.simulation.network import Message, Network
+from gymckpt.testing.simulation.plan import Fault, Plan
+from gymckpt.testing.simulation.storage import Disk, SimulatedJournal, io_of
+from gymckpt.testing.simulation.timeline import Timeline
+from gymckpt.testing.simulation.watch import Watch
+
+__all__ = ["World"]
+
+EPOCH_TS = 1_700_000_000.0
+CONTROLLERS_MAX = 6
+RUN_BOUND_S = 20_000.0
+
+TURNS_MAX = 40
+
+
+class World:
+    """
+    All that there is in one run.
+
+    Attributes:
+        plan: What is to happen.
+        loop: Where it happens.
+        timeline: What has happened.
+        instances: The instances, in order.
+        controllers: Process to controller, of all that have been.
+        watch: What is held against the promises.
+        problems: The promises that were seen broken.
+        coverage: Which transitions were met by which faults.
+    """
+
+    def __init__(self, plan: Plan, loop: SimulatedLoop, base: Path) -> None:
+        """
+        Build everything; nothing runs yet.
+
+        Args:
+            plan: What is to happen.
+            loop: The loop.
+            base: A directory for snapshots.
+        """
+        self.plan = plan
+        self.loop = loop
+        self.base = base
+        self.timeline = Timeline(loop.time)
+        self.problems: list[Broken] = []
+        self.coverage = Coverage()
+        self.controllers: dict[Process, Controller] = {}
+        self.disks: dict[Process, Disk] = {}
+        self.store = MemoryStore(now_s=loop.time)
+        self.lives: dict[Controller, asyncio.Task[None]] = {}
+        self.faults_over = False
+        self._turns = Random(f"{plan.seed}/turns")
+        self._rng = Random(f"{plan.seed}/world")
+        self._alarm = asyncio.Event()
+        self._others = 0
+        kinds = ("environment", "resources") if plan.seed % 3 == 0 else ("environment",)
+        self._kinds: Sequence[Kind] = kinds  # type: ignore[assignment]
+        self.instances = [
+            SimulatedInstance(
+                f"tools/replica-{number}",
+                VirtualClock(loop, wall_ts=EPOCH_TS),
+                self._deployment,
+            )
+            for number in range(plan.instances)
+        ]
+        self.watch = Watch(
+            instances=[one.instance_id for one in self.instances],
+            grace_s=GRACE_S,
+            now_s=loop.time,
+            wall_ts=self._wall_ts,
+            broken=self.broken,
+        )
+        self.network = Network(
+            rng=Random(f"{plan.seed}/network"),
+            timeline=self.timeline,
+            witness=self,
+            fired=self.fired,
+        )
+        self.network.faults = dict(plan.message_faults)
+        self.ledger = Ledger(self.instances, rollouts=plan.rollouts, rng=self._rng)
+        self.stage = Stage(
+            self.base, self.ledger, self.timeline, self._rng, published=[], used=[]
+        )
+        loop.start_io = io_of(loop, self.disk_of, self._file_point)
+        loop.set_exception_handler(self._reported)
+
+    def _deployment(self, instance: SimulatedInstance) -> SimulatedDeployment:
+        return SimulatedDeployment(
+            instance.instance_id,
+            clock=instance.clock,
+            turn_of=self._turn_s,
+            turns_max=TURNS_MAX,
+            kinds=self._kinds,
+            broken=self.broken,
+        )
+
+    def _turn_s(self, _episode: EnvironmentEpisode) -> float:
+        return round(self.plan.turn_s * (0.2 + 0.8 * self._turns.random()), 6)
+
+    def _wall_ts(self, process: Process) -> float:
+        controller = self.controllers.get(process)
+        return EPOCH_TS + self.loop.time() if controller is None else controller.clock.wall_ts()
+
+    def _reported(self, _loop: object, context: dict[str, Any]) -> None:
+        """Whatever the loop has to report is a defect, but for what was killed."""
+        error = context.get("exception")
+        if not isinstance(error, Killed):
+            what = f"{context.get('message')}: {type(error).__name__}: {text_of(error)}"
+            self.broken(Broken("defect", what))
+
+    # --- what a run is told ---------------------------------------------------------------------
+
+    @property
+    def faulty(self) -> bool:
+        """Whether any fault has happened."""
+        return bool(self.coverage.fired)
+
+    def broken(self, broken: Broken) -> None:
+        """Take note of a promise that does not hold."""
+        self.timeline.note("BROKEN", str(broken))
+        self.problems.append(broken)
+
+    def fired(self, kind: str) -> None:
+        """Take note of a fault that happens."""
+        self.coverage.fires(kind)
+
+    def disk_of(self, process: Process) -> Disk:
+        """Return the disk of a process."""
+        return self.disks.setdefault(process, Disk())
+
+    def sends(self, message: Message) -> None:
+        """Hold a call that leaves against the promises."""
+        self.watch.sends(message)
+
+    def comes_back(self, message: Message, result: Any, error: BaseException | None) -> None:
+        """Note an answer that reaches its controller."""
+        self.watch.comes_back(message, result, error)
+
+    def served(self, message: Message, error: BaseException | None) -> None:
+        """Note what an instance has done, and hold it against S4."""
+        instance = message.instance
+        if message.call == "resume" and error is None:
+            instance.resumed.add(message.wire_id)
+        instance.hold_fenced(self.broken)
+
+    def recorded(self, process: Process, entries: Sequence[Entry]) -> None:
+        """Note entries that are durable."""
+        self.watch.recorded(process, entries)
+        self.coverage.recorded(entries)
+
+    def point(self, what: str) -> None:
+        """Let the faults happen whose point has come."""
+        process = running_process()
+        controller = self.controllers.get(process) if process is not None else None
+        if controller is None or self.faults_over:
+            return
+        controller.points += 1
+        due = [fault for fault in controller.armed if fault.point <= controller.points]
+        if not due:
+            return
+        controller.armed = [fault for fault in controller.armed if fault not in due]
+        for fault in due:
+            self._fire(fault, controller, what)
+        if controller.process.dead:
+            raise Killed
+
+    def _file_point(self, what: str) -> None:
+        process = running_process()
+        if process is not None and what == "gymckpt-sealed.before":
+            self.watch.seals(process)
+        self.point(what)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _fire(self, fault: Fault, controller: Controller, what: str) -> None:
+        target = self.instances[fault.target].instance_id
+        self.fired(fault.kind)
+        self.timeline.note(
+            "fault", f"{fault.kind} at {what} ({controller.process.name}, {target}, {fault.seconds}s)"
+        )
+        getattr(self, f"_fault_{fault.kind.replace('-', '_')}")(fault, controller)
+
+    def _later(self, seconds: float, act: Any, *args: Any) -> None:
+        self.loop.call_later(seconds, act, *args, context=self._context())
+
+    def _context(self) -> Any:
+        return Process("world").context
+
+    def _fault_partition(self, fault: Fault, _controller: Controller) -> None:
+        name = self.instances[fault.target].instance_id
+        self.network.cut_off.add(name)
+        self._later(fault.seconds, self.network.cut_off.discard, name)
+
+    def _fault_isolate(self, fault: Fault, controller: Controller) -> None:
+        self.network.cut_off.add(controller.process.name)
+        self._later(fault.seconds, self.network.cut_off.discard, controller.process.name)
+
+    def _fault_die(self, fault: Fault, _controller: Controller) -> None:
+        instance = self.instances[fault.target]
+        instance.process.kill()
+        self.network.died(instance)
+
+    def _fault_restart(self, fault: Fault, _controller: Controller) -> None:
+        self.renew(self.instances[fault.target])
+        self._later(0.5, self.ledger.dispatch)
+
+    def renew(self, instance: SimulatedInstance) -> None:
+        """Let an instance begin a new life."""
+        instance.process.kill()
+        instance.begin()
+        self.network.died(instance)
+
+    def renew_instances(self) -> None:
+        """Let every instance begin a new life, as a new cluster does."""
+        for instance in self.instances:
+            self.renew(instance)
+
+    def _fault_hang(self, fault: Fault, _controller: Controller) -> None:
+        process = self.instances[fault.target].process
+        process.pause()
+        self._later(fault.seconds, self.loop.go_on, process)
+
+    def _fault_block(self, fault: Fault, _controller: Controller) -> None:
+        deployment = self.instances[fault.target].deployment
+        deployment.block(("stuck",))
+        self._later(fault.seconds, deployment.block, ())
+
+    def _fault_disk_fail(self, fault: Fault, _controller: Controller) -> None:
+        disk = self.disk_of(self.instances[fault.target].process)
+        disk.files, disk.skip = fault.kind.partition("-")[2], fault.choice % 12
+
+    _fault_disk_full = _fault_disk_torn = _fault_disk_fail
+
+    def _fault_disk_hang(self, fault: Fault, _controller: Controller) -> None:
+        disk = self.disk_of(self.instances[fault.target].process)
+        forever = fault.choice % 4 == 0
+        disk.hangs_until_s = math.inf if forever else self.loop.time() + fault.seconds
+
+    def _fault_manifest_fail(self, fault: Fault, controller: Controller) -> None:
+        controller.disk.files = fault.kind.partition("-")[2]
+        controller.disk.skip = fault.choice % 6
+
+    _fault_manifest_full = _fault_manifest_fail
+
+    def _fault_manifest_hang(self, fault: Fault, controller: Controller) -> None:
+        forever = fault.choice % 4 == 0
+        controller.disk.hangs_until_s = math.inf if forever else self.loop.time() + fault.seconds
+
+    def _fault_journal_fail(self, fault: Fault, controller: Controller) -> None:
+        controller.disk.journal = fault.kind.partition("-")[2]
+        controller.disk.journal_count = 1 + fault.choice % 4
+        controller.disk.skip = fault.choice // 4
+
+    _fault_journal_lost = _fault_journal_hang = _fault_journal_fail
+
+    def _fault_clock_step(self, fault: Fault, controller: Controller) -> None:
+        controller.clock.step_wall(fault.seconds if fault.choice % 2 else -fault.seconds)
+
+    def _fault_clock_skew(self, fault: Fault, _controller: Controller) -> None:
+        clock = self.instances[fault.target].clock
+        clock.step_wall(fault.seconds if fault.choice % 2 else -fault.seconds)
+
+    def _fault_crash(self, _fault: Fault, controller: Controller) -> None:
+        controller.process.kill()
+        self._alarm.set()
+
+    def _fault_pause(self, fault: Fault, controller: Controller) -> None:
+        controller.process.pause()
+        controller.paused_s += fault.seconds
+        self._later(fault.seconds, self.loop.go_on, controller.process)
+        if fault.choice % 3:
+            self._alarm.set()
+
+    def _fault_operator(self, fault: Fault, _controller: Controller) -> None:
+        self._others += 1
+        process = Process(f"operator-{self._others}")
+        process.start(self._operate(fault, process))
+
+    def _fault_cancel(self, _fault: Fault, controller: Controller) -> None:
+        if controller.verb_task is not None:
+            controller.cancelled = True
+            controller.verb_task.cancel()
+
+    def _fault_raise(self, _fault: Fault, controller: Controller) -> None:
+        controller.body_fails = True
+
+    async def _operate(self, fault: Fault, process: Process) -> None:
+        """Make one move of an operator on some unfinished operation."""
+        await asyncio.sleep(0.001 * (fault.choice % 50))
+        journal = self.journal(process)
+        rows = journal.operations(RUN, unfinished=True)
+        if not rows:
+            return
+        row = rows[fault.choice % len(rows)]
+        move = ("discard", "sweep", "mark_gone")[fault.choice % 3]
+        handles = self.handles(process) if fault.choice % 5 else {}
+        settings: dict[str, Any] = {
+            "by": moves.By(operator="op@sim", reason="the simulation says so"),
+            "handles": handles,
+            "force": fault.choice % 2 == 0,
+            "clock": VirtualClock(self.loop, wall_ts=EPOCH_TS + self.loop.time()),
+        }
+        named = (self.instances[fault.target].instance_id,) if move == "mark_gone" else ()
+        self.timeline.note(process.name, f"{move} {row.operation_id} {' '.join(named)}")
+        try:
+            moved = await getattr(moves, move)(journal, RUN, row.operation_id, *named, **settings)
+        except (TransitionRefused, IllegalTransition, JournalError, TimeoutError) as error:
+            name = type(error).__name__
+            self.timeline.note(process.name, f"{move} failed: {name}: {text_of(error, 200)}")
+        except ValueError as error:
+            if "has no instance" not in text_of(error):
+                raise
+        else:
+            self.timeline.note(process.name, f"{move} has left it {moved.state}")
+
+    # --- controllers ----------------------------------------------------------------------------
+
+    def journal(self, process: Process) -> SimulatedJournal:
+        """Return the journal as one process sees it."""
+        return SimulatedJournal(
+            self.store,
+            process=process,
+            disk=self.disk_of(process),
+            timeline=self.timeline,
+            told=self,
+        )
+
+    def handles(self, process: Process) -> dict[str, Any]:
+        """Return the handles of one process."""
+        return {one.instance_id: self.network.handle(process, one) for one in self.instances}
+
+    def new_controller(self) -> Controller:
+        """Start one more controller, which does nothing yet."""
+        process = Process(f"controller-{len(self.controllers) + 1}")
+        clock = VirtualClock(self.loop, wall_ts=EPOCH_TS + self.loop.time())
+        controller = process.context.copy().run(
+            lambda: Controller(
+                self.stage,
+                self,
+                process=process,
+                clock=clock,
+                disk=self.disk_of(process),
+                journal=self.journal(process),
+                handles=self.handles(process),
+            )
+        )
+        self.controllers[process] = controller
+        return controller
+
+    async def perform(self) -> None:
+        """Do the first part: the plan's verbs, with its faults."""
+        todo = deque(self.plan.verbs)
+        self._later(0.0, self.ledger.dispatch)
+        await asyncio.sleep(0.1)
+        while True:
+            self._alarm.clear()
+            if len(self.controllers) < CONTROLLERS_MAX and (todo or not self.controllers):
+                controller = self.new_controller()
+                self.lives[controller] = controller.process.start(controller.life(todo))
+            if not await self._until_turnover():
+                return
+            self.ledger.reopened()
+            await asyncio.sleep(self.plan.takeover_s)
+
+    async def _until_turnover(self) -> bool:
+        """Wait until another controller is needed; False where all are done."""
+        alarm = asyncio.ensure_future(self._alarm.wait())
+        try:
+            while True:
+                lives = {
+                    life: controller
+                    for controller, life in self.lives.items()
+                    if not life.done() and not controller.process.dead
+                }
+                if self._alarm.is_set():
+                    return True
+                if not lives:
+                    return False
+                done, _ = await asyncio.wait(
+                    {alarm, *lives}, timeout=RUN_BOUND_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    self.broken(Broken("L1", "controllers are still at work after a very long time"))
+                    return False
+        finally:
+            alarm.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await alarm
