@@ -127,9 +127,8 @@ class StagedInstance(FakeInstance):
         zero_ts: float,
     ) -> None:
         super().__init__(grace_s=grace_s, now_ts=now_ts)
-        self.name = name
-        self.plane = WatchedPlane(name, telling, grace_s=grace_s)
-        self.control = self.plane
+        self.name, self._grace_s = name, grace_s
+        self.plane = self._new_plane(telling, grace_s, tells=False)
         self.parks_s = 0.0
         """How long parking takes."""
         self.parking_fails = False
@@ -138,6 +137,17 @@ class StagedInstance(FakeInstance):
         self._telling, self._zero_ts = telling, zero_ts
         self._going: set[Any] = set()
         """The calls that are on their way, whoever waits for them."""
+
+    def _new_plane(self, telling: Telling, grace_s: float, *, tells: bool) -> WatchedPlane:
+        plane = WatchedPlane(self.name, telling, grace_s=grace_s)
+        plane.tells = tells
+        self.control = plane
+        return plane
+
+    def restart(self) -> None:
+        """Come back as an actor that remembers nothing."""
+        self.plane = self._new_plane(self._telling, self._grace_s, tells=self.plane.tells)
+        self.installed.clear()
 
     def __getattr__(self, name: str) -> Any:
         sent = super().__getattr__(name)

@@ -126,11 +126,13 @@ def _script(stage: Stage, name: str, always: str | None, call: str, faults: str)
         instance.script(call, *found)
 
 
-@_input(r"(replica-\d+) (dies|cannot park|is not ready|parks after \S+)")
+@_input(r"(replica-\d+) (dies|restarts empty|cannot park|is not ready|parks after \S+)")
 def _misbehave(stage: Stage, name: str, what: str) -> None:
     instance = stage.instance(name)
     if what == "dies":
         instance.die()
+    elif what == "restarts empty":
+        instance.restart()
     elif what == "cannot park":
         instance.parking_fails = True
     elif what == "is not ready":
@@ -195,9 +197,9 @@ def _another(stage: Stage, what: str) -> None:
         stage.recover(force=what.endswith("force"))
 
 
-@_input(r"the controller recovers")
-def _recover(stage: Stage) -> None:
-    stage.recover(force=False)
+@_input(r"the controller recovers( by force)?")
+def _recover(stage: Stage, force: str | None) -> None:
+    stage.recover(force=bool(force))
 
 
 @_input(r"an operator (discards|sweeps) (\S+)( by force)?")

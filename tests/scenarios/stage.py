@@ -27,7 +27,7 @@ from gymckpt.journal import Opening
 from gymckpt.journal.memory import MemoryJournal, MemoryStore
 from gymckpt.manifest import GymCheckpointManifest
 from gymckpt.recovery import Recovered
-from gymckpt.runtime.virtual import VirtualClock, VirtualLoop
+from gymckpt.runtime.virtual import RESOLUTION_S, VirtualClock, VirtualLoop
 from gymckpt.runtime.worker import JOURNAL_THREAD
 from gymckpt.testing.fakes import FakeShardSet
 from tests.core.steps import TAKEN, transitions_of
@@ -39,9 +39,6 @@ __all__ = ["RUN", "Crash", "Stage", "StageLoop"]
 
 ZERO_TS = 1_700_000_000.0
 RUN = "run"
-TICK_S = 2e-6
-"""How long everything that happens at one instant takes."""
-
 FILE_JOBS = {"gymckpt-sealed": "write", "gymckpt-withdrawn": "withdraw"}
 
 
@@ -59,6 +56,13 @@ class StageLoop(VirtualLoop):
         self.after_file: Callable[[], None] = lambda: None
         self.job_s = self._takes_s
         self._next_s: float | None = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything else is still to happen at this instant."""
+        mine: Any = self
+        due = mine._scheduled and mine._scheduled[0].when() <= self.time() + RESOLUTION_S
+        return bool(mine._ready or due)
 
     def start_job(self, name: str, job: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a job as the script of its kind says."""
@@ -103,7 +107,6 @@ class StageJournal(MemoryJournal):
 
     def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
         """Open an operation."""
-        self.stage.beat((opening.run, opening.operation_id))
         self._store_told(
             entries,
             lambda: super(StageJournal, self).open_operation(opening, entries, owner=owner),
@@ -119,22 +122,6 @@ class StageJournal(MemoryJournal):
                 entries, expected_seq=expected_seq, epoch=epoch, settled=settled
             ),
         )
-
-    def heartbeat(self, run: str, operation_id: str, *, epoch: int) -> None:
-        """Give a sign of life, by the clock of the stage."""
-        super().heartbeat(run, operation_id, epoch=epoch)
-        self.stage.beat((run, operation_id))
-
-    def claim(
-        self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
-    ) -> int:
-        """Take an operation over."""
-        epoch = super().claim(run, operation_id, owner=owner, stale_s=stale_s)
-        self.stage.beat((run, operation_id))
-        return epoch
-
-    def _age_s(self, key: tuple[str, str]) -> float | None:
-        return self.stage.loop.time() - self.stage.beats_s[key]
 
     def _store_told(self, entries: Sequence[Entry], store: Callable[[], None]) -> None:
         when, trigger = self.crash or ("", "")
@@ -191,9 +178,10 @@ class Stage:
         """
         self.loop, self.base = loop, base
         self.clock = VirtualClock(loop, wall_ts=ZERO_TS)
-        self.telling = Telling(loop.time, lambda text: text.replace(f"{base}/", ""))
-        self.store = MemoryStore()
-        self.beats_s: dict[tuple[str, str], float] = {}
+        self.telling = Telling(
+            loop.time, lambda text: text.replace(f"{base}/", "").replace("tools/", "")
+        )
+        self.store = MemoryStore(now_s=loop.time)
         self.settings: dict[str, Any] = {"control_timeout_s": 30.0, "prepare_timeout_s": 60.0}
         self.instances: dict[str, StagedInstance] = {}
         self.callers: dict[str, Caller] = {}
@@ -202,10 +190,6 @@ class Stage:
         self._manifests: set[str] = set()
         self._ids = 0
         loop.after_file = self._look_at_files
-
-    def beat(self, key: tuple[str, str]) -> None:
-        """Note a sign of life."""
-        self.beats_s[key] = self.loop.time()
 
     def new_id(self, word: str) -> str:
         """Return what stands for a generated id."""
@@ -334,12 +318,12 @@ class Stage:
 
     async def settle(self) -> None:
         """Let everything happen that happens at this instant."""
-        await asyncio.sleep(TICK_S)
+        while self.loop.busy:  # noqa: ASYNC110 - nothing tells when an instant is over
+            await asyncio.sleep(0)
 
     async def wait(self, for_s: float) -> None:
-        """Let time pass, up to a whole hundredth of a second."""
-        until_s = round(self.loop.time() + for_s, 2)
-        await asyncio.sleep(max(0.0, until_s - self.loop.time()))
+        """Let time pass."""
+        await asyncio.sleep(for_s)
         await self.settle()
 
     async def wait_until_ended(self, name: str) -> None:

@@ -16,7 +16,7 @@ from gymckpt.wording import text_of
 
 __all__ = ["Telling", "short"]
 
-KIND_WIDTH = 9
+KIND_WIDTH = 8
 TIME_WIDTH = 7
 TEXT_MAX = 110
 """How much of an error is told."""
@@ -105,7 +105,7 @@ class Telling:
         for line in self._lines:
             time = "" if line.at_s == before_s else f"{line.at_s:g}s"
             before_s = line.at_s
-            text = f"{time:>{TIME_WIDTH}}  {line.kind:<{KIND_WIDTH}}{line.head}"
+            text = f"{time:>{TIME_WIDTH}}  {line.kind:<{KIND_WIDTH}} {line.head}"
             lines.append((text + self._named(line.instances)).rstrip())
         self._lines.clear()
         return lines
