@@ -101,7 +101,7 @@ def moved_call(before: CallState, entry: Entry) -> CallState:
             ask=int(entry.ask or 0),
             deadline_ts=deadline_ts,
             deadline_at_s=entry.at_s + (deadline_ts - entry.ts),
-            failure=before.failure if entry.trigger == "retry" else None,
+            failure=before.failure,  # of a retry: what is asked anew was idle or answered
         )
     if entry.trigger == "stale":
         return before
