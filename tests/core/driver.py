@@ -292,13 +292,22 @@ class World:
         assert replayed == attrs.evolve(self.operation, epoch=replayed.epoch)
         assert replayed.epoch == self.entries[-1].epoch <= self.operation.epoch
 
-    def take_over(self, count: int | None = None, silent_s: float = 0.0) -> Step:
+    def take_over(
+        self,
+        count: int | None = None,
+        silent_s: float = 0.0,
+        *,
+        trigger: str = "settle",
+        **facts: Any,
+    ) -> Step:
         """
         Let another controller go on from the journal, with none of this one's timers and asks.
 
         Args:
             count: How many entries had become durable; all where None.
             silent_s: How long after the last of them it comes.
+            trigger: What it brings, where the operation is not being cleaned up yet.
+            facts: What it notes besides.
         """
         replayed = self.replayed(count)
         if count is not None:
@@ -311,7 +320,10 @@ class World:
         self.released = False
         epoch = self.operation.epoch + 1
         self.operation = attrs.evolve(replayed, at_s=self.at_s)
-        return self.feed(TakenOver(moment=self.moment, epoch=epoch, owner="controller-2"))
+        owner, moment = "controller-2", self.moment
+        return self.feed(
+            TakenOver(moment=moment, epoch=epoch, owner=owner, trigger=trigger, facts=facts)
+        )
 
     def copied(self) -> World:
         """Return a world that goes its own way from here."""

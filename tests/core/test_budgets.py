@@ -172,9 +172,12 @@ def test_sealing_that_hangs_is_given_up() -> None:
     assert world.at_s == pytest.approx(15.0)
     assert world.operation.state == "discarding"
     assert world.operation.cause is not None
-    assert world.operation.cause.facts["failure"]["text"] == (
-        "the file system did not answer within 15 s"
-    )
+    assert world.operation.cause.facts["failure"] == {
+        "type": "TimeoutError",
+        "text": "the file system did not answer within 15 s",
+        "transient": False,
+        "dead": False,
+    }
     late = world.end_file("write", well=True)
     assert late.refused is not None
     world.end_file("withdraw", well=True)

@@ -89,6 +89,37 @@ def test_causes_leave_out_whom_nobody_waited_for() -> None:
     ]
 
 
+def test_causes_name_whom_was_waited_for_in_vain() -> None:
+    """An instance that used up the whole budget without an answer has failed."""
+    world = reached("checkpoint", "preparing")
+    world.answer("prepare", 1)
+    world.wait(105.0)
+    text = "no answer to prepare within 105 s"
+    assert cause_of(world).facts == {
+        "call": "prepare",
+        "failed": 1,
+        "instances": 2,
+        "sample": [
+            {
+                "instance": world.operation.instances[0],
+                "state": "unanswered",
+                "failure": {"type": "TimeoutError", "text": text, "transient": True, "dead": False},
+            }
+        ],
+    }
+
+
+def test_what_goes_well_blames_nobody() -> None:
+    """The entries of conditions that give nothing up keep no failures, whatever failed before."""
+    world = reached("checkpoint", "resuming")
+    world.fail("resume", 0)
+    world.wait(1.0)
+    world.answer("resume")
+    assert world.operation.state == "resumed"
+    well = [entry for entry in world.entries if entry.trigger in ("all_answered", "all_settled")]
+    assert [entry.facts for entry in well] == [{}] * 4
+
+
 def test_a_lost_lease_is_the_renewals_fault() -> None:
     """A lease that is lost while its renewal is out once more blames the renewal that failed."""
     numbers = settings(prepare_timeout_s=10.0)

@@ -87,6 +87,60 @@ def test_a_takeover_withdraws_again() -> None:
     assert (world.operation.state, world.manifest) == ("discarded", False)
 
 
+def test_a_takeover_asks_again_what_had_failed() -> None:
+    """Resumes that had failed for good before the controller died are sent once more."""
+    world = discarding()
+    world.fail("resume", 0, failure=FATAL)
+    world.answer("resume", 1)
+    world.take_over()
+    assert [(ask.instance[-1], ask.ask) for ask in world.asks] == [("0", 2)]
+
+
+def test_a_takeover_withdraws_again_what_had_failed() -> None:
+    """A withdrawal that had failed before the controller died is done again at once."""
+    world = reached("checkpoint", "committed")
+    world.verb("discard")
+    world.answer("resume")
+    world.end_file("withdraw", well=False)
+    taken = world.take_over(reason="the disk is back")
+    assert [(entry.trigger, entry.facts) for entry in taken.entries] == [
+        ("withdraw", {"owner": "controller-2", "reason": "the disk is back"})
+    ]
+    world.end_file("withdraw", well=True)
+    assert world.operation.state == "discarded"
+
+
+def test_a_takeover_says_who_took_over_and_why() -> None:
+    """The entry that settles a dead controller's operation names the new one, as does its cause."""
+    world = reached("checkpoint", "parked")
+    settles = world.take_over().entries[0]
+    facts = {"reason": "taken over by controller-2", "owner": "controller-2"}
+    assert (settles.trigger, settles.facts) == ("settle", facts)
+    cause = world.operation.cause
+    assert cause is not None
+    assert (cause.trigger, cause.facts) == ("settle", facts)
+
+
+def test_an_operator_who_takes_over_gives_their_own_reason() -> None:
+    """What an operator notes goes into the first entry of the takeover, before all defaults."""
+    world = reached("checkpoint", "parked")
+    discards = world.take_over(trigger="discard", reason="the node is gone", by="ops").entries[0]
+    assert discards.trigger == "discard"
+    assert discards.facts == {
+        "reason": "the node is gone",
+        "owner": "controller-2",
+        "by": "ops",
+    }
+
+
+def test_who_asks_again_by_hand_is_noted_once() -> None:
+    """Where a takeover has only to ask again, the first ask carries what the operator noted."""
+    world = discarding()
+    taken = world.take_over(reason="the node is gone")
+    asks = [entry for entry in taken.entries if entry.trigger == "retry"]
+    assert [entry.facts.get("reason") for entry in asks] == ["the node is gone", None]
+
+
 def test_a_takeover_of_what_has_ended_does_nothing() -> None:
     """There is nothing to go on with in an operation that has ended."""
     world = reached("checkpoint", "preparing", "discarding", "discarded")
