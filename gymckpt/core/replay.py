@@ -22,7 +22,7 @@ from gymckpt.core.operation import (
 )
 from gymckpt.errors import IllegalTransition, ReplayDiverged
 
-__all__ = ["replay", "states_of"]
+__all__ = ["replay", "states_after", "states_of"]
 
 
 def replay(entries: Iterable[Entry]) -> OperationState:
@@ -55,16 +55,30 @@ def states_of(entries: Iterable[Entry]) -> Iterator[OperationState]:
         ReplayDiverged: An entry is not what the chart gives.
         InvariantViolated: An entry breaks a promise of the design.
     """
-    operation: OperationState | None = None
-    known = frozenset[str]()
+    following = iter(entries)
+    for first in following:
+        operation = _first(first)
+        yield operation
+        yield from states_after(operation, following)
+
+
+def states_after(operation: OperationState, entries: Iterable[Entry]) -> Iterator[OperationState]:
+    """
+    Yield the state after each of the entries that follow a state.
+
+    Args:
+        operation: The state.
+        entries: Its operation's next entries, in order; may end anywhere.
+
+    Raises:
+        ReplayDiverged: An entry is not what the chart gives.
+        InvariantViolated: An entry breaks a promise of the design.
+    """
+    known = frozenset(operation.instances)
     for entry in entries:
-        if operation is None:
-            operation = _first(entry)
-            known = frozenset(operation.instances)
-        else:
-            _require_of(known, entry)
-            _require_charted(operation, entry)
-            operation = _after(operation, entry)
+        _require_of(known, entry)
+        _require_charted(operation, entry)
+        operation = _after(operation, entry)
         yield operation
 
 

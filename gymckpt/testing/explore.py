@@ -2,8 +2,8 @@
 Explore everything that can happen to an operation, breadth first, and hold the promises to it.
 
 The real core is composed with real control planes, a network and a file system in which a bounded
-number of faults may come at any point, and with every order in which things can arrive. S1 to S5
-and S8 are held in every state. L2 is held over the whole: without new faults an end can be
+number of faults may come at any point, and with every order in which things can arrive. S1 to S9
+are held in every state and of every step. L2 is held over the whole: without new faults an end can be
 reached from every state, and nothing can go round for ever but in the states where the caller's
 body runs. A violation comes with a shortest course of events that leads to it.
 
@@ -25,7 +25,6 @@ from typing import Any
 import attrs
 
 from gymckpt.chart import Chart, load_chart
-from gymckpt.core.operation import machine_of
 from gymckpt.core.step import step
 from gymckpt.errors import IllegalTransition, InvariantViolated
 from gymckpt.testing.account import Broken
@@ -40,7 +39,6 @@ __all__ = [
     "Violation",
     "explore",
     "main",
-    "missing_participant_transitions",
     "missing_transitions",
     "report",
 ]
@@ -86,7 +84,7 @@ class Found:
     complete: bool
     """Whether every reachable state was seen."""
     taken: frozenset[Transition]
-    participant_taken: frozenset[Transition]
+    """The transitions that were taken, of the operation's chart, the calls' and the participants'."""
     violation: Violation | None = None
 
     @property
@@ -220,7 +218,6 @@ def explore(
         took_s=clock() - began_s,
         complete=complete,
         taken=frozenset(universe.taken),
-        participant_taken=frozenset(universe.participant_taken),
         violation=explorer.violation,
     )
 
@@ -240,18 +237,13 @@ def missing_transitions(runs: Iterable[Found]) -> frozenset[Transition]:
     Return the transitions that no run took.
 
     Args:
-        runs: What was explored; the charts that count are theirs and the call chart.
+        runs: What was explored; the charts that count are theirs, the call chart and the
+            participant chart.
     """
     runs = tuple(runs)
-    charts = {SUBJECTS[run.subject][0] for run in runs} | {"call"}
-    declared = (declared_transitions(machine_of(chart).chart) for chart in charts)
+    charts = {SUBJECTS[run.subject][0] for run in runs} | {"call", "participant"}
+    declared = (declared_transitions(load_chart(chart)) for chart in charts)
     return frozenset[Transition]().union(*declared).difference(*(run.taken for run in runs))
-
-
-def missing_participant_transitions(runs: Iterable[Found]) -> frozenset[Transition]:
-    """Return the transitions of the participant chart that no run took."""
-    declared = declared_transitions(load_chart("participant"))
-    return declared.difference(*(run.participant_taken for run in runs))
 
 
 def report(runs: Sequence[Found]) -> str:
@@ -260,14 +252,7 @@ def report(runs: Sequence[Found]) -> str:
     missing = sorted(missing_transitions(runs))
     lines.append("never taken:" if missing else "every transition of these charts was taken")
     lines += [_described(one) for one in missing]
-    others = sorted(missing_participant_transitions(runs))
-    lines += [f"{_described(one)} ({BEYOND.get(one[2], BEYOND_ONE)})" for one in others]
     return "\n".join(lines)
-
-
-BEYOND = {"forget": "forgetting is never asked while a restore is open"}
-BEYOND_ONE = "not with these subjects and faults, or only by the call of another operation"
-"""Why a participant does what no explored operation asks of it."""
 
 
 def _described(transition: Transition) -> str:

@@ -27,12 +27,16 @@ __all__ = [
     "expired",
     "parking_failed",
     "take",
+    "take_stray",
 ]
 
 OPERATION_ID = "op-1"
 EPISODE = EnvironmentEpisode("rollout", 1)
 GRACE_S = 6.0
 """The lease of every host, as short as the bound of the core on it."""
+
+STRAY_S = 3.0
+"""The deadline of a call that comes from elsewhere."""
 
 SHAKY = FailureRecord(type="ConnectionError", text="reset", transient=True, dead=False)
 BROKEN = FailureRecord(type="ValueError", text="bad data", transient=False, dead=False)
@@ -140,6 +144,34 @@ def take(host: Host, post: Post, now_ts: float) -> Answer:
     if OPERATION_ID in host.control.stale_ids and not plane.is_open:
         raise Broken("S4", f"{post.call} has closed instance {post.instance} after its resume")
     return Answer(host._replace(control=plane.state), "answered" if done else "")
+
+
+def take_stray(host: Host, call: str, wire_id: str, now_ts: float) -> Host:
+    """
+    Let a call reach a host that its operation has not sent.
+
+    Args:
+        host: A host that is up.
+        call: `resume`, `renew` or `forget`.
+        wire_id: The id that it comes with.
+        now_ts: The wall clock.
+
+    Raises:
+        Broken: S8: it was refused, and has changed the host.
+    """
+    plane = _plane(host)
+    before = plane.state
+    try:
+        if call == "resume":
+            plane.resume(wire_id, now_ts=now_ts)
+        elif call == "renew":
+            plane.renew(wire_id, deadline_ts=now_ts + STRAY_S, now_ts=now_ts)
+        else:
+            plane.forget(wire_id, ["rollout"], deadline_ts=now_ts + STRAY_S, now_ts=now_ts)
+    except ParticipantRefused:
+        if plane.state != before:
+            raise Broken("S8", f"a stray {call} was refused and has changed its host") from None
+    return host._replace(control=plane.state)
 
 
 def _parked(plane: ControlPlane) -> bool:

@@ -18,6 +18,7 @@ from gymckpt.testing.account import Broken
 from gymckpt.testing.hosts import (
     BROKEN,
     GRACE_S,
+    OPERATION_ID,
     SHAKY,
     Host,
     Outcome,
@@ -25,12 +26,15 @@ from gymckpt.testing.hosts import (
     Status,
     parking_failed,
     take,
+    take_stray,
 )
 from gymckpt.testing.universe import HAIR_S, Job, Universe, World
 
 __all__ = ["Move", "hold_refusals", "moves"]
 
 ROOT = "snapshots/step-1"
+STRAYS = (("resume", "op-0"), ("renew", OPERATION_ID), ("forget", OPERATION_ID))
+"""What somebody else may send: an operation of before that is late, a controller gone astray."""
 VERBS = ("prepare", "restore", "run", "commit", "resume", "keep")
 GIVING_UP = {
     "discard": "the body raises, or an operator gives the operation up",
@@ -166,6 +170,10 @@ def _of_job(universe: Universe, world: World, job: Job, *, faulty: bool) -> Iter
     left = list(world.jobs)
     left.remove(job)
     ended = world._replace(jobs=tuple(left))
+    if job.orphan:
+        words = "the manifest that the controller before was writing is written, if it still can be"
+        yield Move(words, 0, lambda: _landed(ended, job))
+        return
     late = "late " if job.held else ""
     done = _landed(ended, job)
     writes = job.kind == "write"
@@ -236,9 +244,16 @@ def _of_controller(universe: Universe, world: World) -> Iterator[Move]:
         landed = _landed(paid, Job("write"))
         done = f"the manifest is written, but before that is recorded {words}"
         yield Move(done, 1, lambda: universe.take_over(landed, 0.0))
+        pauses = "the controller stands still while it writes the manifest, another takes over"
+        yield Move(pauses, 1, partial(_leave_writing, universe, paid))
     if "discard" in world.operation.row.on:
         by_hand = "an operator takes the operation over to discard it"
         yield Move(by_hand, 1, lambda: universe.take_over(paid, 0.0, "discard"))
+
+
+def _leave_writing(universe: Universe, paid: World) -> World:
+    world = universe.take_over(paid, 0.0)
+    return world._replace(jobs=(*world.jobs, Job("write", held=True, orphan=True)))
 
 
 def _of_operator(universe: Universe, world: World, number: int) -> Iterator[Move]:
@@ -283,6 +298,17 @@ def _of_host(universe: Universe, world: World, number: int) -> Iterator[Move]:
         return paid.with_host(number, host._replace(control=plane.state))
 
     yield Move(f"the lease of instance {number} runs out by its own clock", 1, run_out)
+    for call, wire_id in STRAYS:
+        words = f"a {call} of {wire_id} that nobody here has sent reaches instance {number}"
+        yield Move(words, 1, partial(_take_stray, universe, paid, number, (call, wire_id)))
+
+
+def _take_stray(universe: Universe, paid: World, number: int, stray: tuple[str, str]) -> World:
+    call, wire_id = stray
+    host = paid.hosts[number]
+    after = take_stray(host, call, wire_id, paid.now_ts)
+    universe.note_participant(host.control.phase, call, after.control.phase)
+    return paid.with_host(number, after)
 
 
 def _same(world: World) -> World:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import attrs
 import pytest
 
-from gymckpt.core import asking, timing
+from gymckpt.core import asking, replay, timing
 from gymckpt.core.effects import Effect, SendCall, StartTimer, StopTimer, Tell, WriteManifest
 from gymckpt.core.events import Event, Moment
 from gymckpt.core.operation import OperationState
@@ -35,7 +35,7 @@ def runs() -> list[Found]:
 
 
 def test_promises_hold_in_every_state(runs: list[Found]) -> None:
-    """Every reachable state is seen, and S1 to S5, S8 and L2 hold in all of them."""
+    """Every reachable state is seen, and S1 to S9 and L2 hold in all of them."""
     for run in runs:
         assert run.violation is None, str(run.violation)
         assert run.complete
@@ -174,6 +174,27 @@ def reopened_without_retiring(before: OperationState, taken: Step) -> Step:
     return _kept(taken, lambda one: not (skips and isinstance(one, SendCall)))
 
 
+def entry_left_out(before: OperationState, taken: Step) -> Step:
+    """Never record that the operation is parked."""
+    return attrs.evolve(taken, entries=()) if _entered(before, taken, "parked") else taken
+
+
+def epoch_not_raised(before: OperationState, taken: Step) -> Step:
+    """Go on under the epoch of the controller that was taken over."""
+    entries = tuple(attrs.evolve(one, epoch=1) for one in taken.entries)
+    del before
+    return attrs.evolve(taken, entries=entries)
+
+
+def cause_replaced(before: OperationState, taken: Step) -> Step:
+    """Take the last thing that went wrong for the cause."""
+    cause = taken.operation.cause
+    if before.cause is None or cause is None or not taken.entries:
+        return taken
+    later = attrs.evolve(cause, trigger=taken.entries[-1].trigger)
+    return attrs.evolve(taken, operation=attrs.evolve(taken.operation, cause=later))
+
+
 @pytest.mark.parametrize(
     ("subject", "plant", "promise"),
     [
@@ -187,6 +208,9 @@ def reopened_without_retiring(before: OperationState, taken: Step) -> Step:
         ("checkpoint", released_early, "S3"),
         ("checkpoint", refusal_acts, "S8"),
         ("restore", reopened_without_retiring, "S6"),
+        ("checkpoint", entry_left_out, "S6"),
+        ("restore", epoch_not_raised, "S7"),
+        ("restore", cause_replaced, "S9"),
     ],
     ids=lambda value: value.__name__ if callable(value) else value,
 )
@@ -230,7 +254,8 @@ def test_condition_that_lies_is_found(
 
     monkeypatch.setitem(timing.CONDITIONS, condition, lie)
     checked = explore(subject, instances=1, faults=1).violation
-    monkeypatch.setattr(asking, "require_invariants", lambda *_: None)
+    for module in (asking, replay):
+        monkeypatch.setattr(module, "require_invariants", lambda *_: None)
     unchecked = explore(subject, instances=1, faults=1).violation
     assert checked is not None
     assert unchecked is not None
@@ -240,7 +265,8 @@ def test_condition_that_lies_is_found(
 def test_lost_lease_that_is_not_seen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that never takes a lease for lost commits under one that is."""
     monkeypatch.setitem(timing.CONDITIONS, "lease_lost", lambda *_: False)
-    monkeypatch.setattr(asking, "require_invariants", lambda *_: None)
+    for module in (asking, replay):
+        monkeypatch.setattr(module, "require_invariants", lambda *_: None)
     violation = explore("checkpoint", instances=1, faults=1).violation
     assert violation is not None
     assert violation.promise == "S1", str(violation)
