@@ -3,8 +3,8 @@ Explore everything that can happen to an operation, breadth first, and hold the 
 
 The real core is composed with real control planes, a network and a file system in which a bounded
 number of faults may come at any point, and with every order in which things can arrive. S1 to S9
-are held in every state and of every step. L2 is held over the whole: without new faults an end can be
-reached from every state, and nothing can go round for ever but in the states where the caller's
+are held in every state and of every step. L2 is held over the whole: without new faults an end can
+be reached from every state, and nothing can go round for ever but in the states where the caller's
 body runs. A violation comes with a shortest course of events that leads to it.
 
 States are told apart by 128 bits of their keys (`gymckpt.testing.symmetry`), so that no two of
@@ -84,7 +84,7 @@ class Found:
     complete: bool
     """Whether every reachable state was seen."""
     taken: frozenset[Transition]
-    """The transitions that were taken, of the operation's chart, the calls' and the participants'."""
+    """The transitions that were taken of the operation's, the call and the participant chart."""
     violation: Violation | None = None
 
     @property
