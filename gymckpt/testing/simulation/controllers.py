@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -138,7 +139,7 @@ class Controller:
         clock: Its clocks.
         disk: What is wrong with its journal and the files that it writes.
         coordinator: What drives the instances.
-        points: How many points the present verb has passed.
+        passed: How many points its startup has passed, and each of its verbs after that.
         armed: The faults that are still to happen in the present verb.
         verb_task: The verb that runs.
         body_fails: Whether the body of the present verb is to raise.
@@ -159,13 +160,12 @@ class Controller:
         self.process = process
         self.clock = clock
         self.disk = disk
-        self.points = 0
+        self.passed: list[int] = []
         self.armed: list[Fault] = []
         self.verb_task: asyncio.Task[Any] | None = None
         self.body_fails = False
         self.cancelled = False
         self.paused_s = 0.0
-        self.verbs_done = 0
         self._may_fail = False
         """Whether the present verb restores what runs on already, which instances refuse."""
         self._stage = stage
@@ -177,20 +177,31 @@ class Controller:
 
     # --- its life -------------------------------------------------------------------------------
 
-    async def life(self, todo: deque[Verb]) -> None:
-        """Recover what there is, and do what is left to do."""
+    async def life(self, todo: deque[Verb], startup_faults: Sequence[Fault]) -> None:
+        """
+        Recover what there is, and do what is left to do.
+
+        Args:
+            todo: What is left to do.
+            startup_faults: What happens while it recovers.
+        """
+        self._arm(startup_faults)
         await self._bounded("startup", self.started(), STARTUP_BOUND_S)
         while todo:
             verb = todo.popleft()
-            self.points, self.armed, self.body_fails = 0, list(verb.faults), False
-            self.cancelled = self._may_fail = False
+            self._arm(verb.faults)
+            self.body_fails = verb.body_fails
             self._stage.ledger.dispatch()
             name = f"{verb.kind}-{len(self._stage.used) + 1}"
             self._stage.used.append(name)
             await self._bounded(name, self._do(verb, name), VERB_BOUND_S + verb.body_s)
-            self.armed = []
-            self.verbs_done += 1
             await asyncio.sleep(0.01 + (verb.choice % 7) * 0.2)
+
+    def _arm(self, faults: Sequence[Fault]) -> None:
+        """Begin to count points anew, with the faults that are to happen at them."""
+        self.passed.append(0)
+        self.armed = list(faults)
+        self.cancelled = self._may_fail = self.body_fails = False
 
     async def started(self, *, force: bool = False) -> None:
         """Recover, and try again while another controller is alive, then by force."""

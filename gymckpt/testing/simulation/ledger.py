@@ -8,6 +8,7 @@ the deployments: the data plane is not what is tried here.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
@@ -47,6 +48,8 @@ class Ledger:
         self.refused: dict[str, int] = {}
         self._instances = {one.instance_id: one for one in instances}
         self._rng = rng
+        self._context = contextvars.Context()
+        """Belongs to no process: a reply lands whoever had dispatched its rollout."""
         self._closed = 0
         self._made = 0
         self._restart_only: set[str] = set()
@@ -92,7 +95,9 @@ class Ledger:
             episode,
             restart_only=episode.rollout_id in self._restart_only,
         )
-        playing.add_done_callback(lambda done: self._ended(instance.instance_id, episode, done))
+        playing.add_done_callback(
+            lambda done: self._ended(instance.instance_id, episode, done), context=self._context
+        )
 
     def attach(self, instance_id: str, episode: EnvironmentEpisode) -> None:
         """Take over an attempt that a restore has installed."""
@@ -100,7 +105,9 @@ class Ledger:
         self.finished.pop(episode.rollout_id, None)
         outcome = self._instances[instance_id].deployment.outcome(episode)
         if outcome is not None:
-            outcome.add_done_callback(lambda done: self._ended(instance_id, episode, done))
+            outcome.add_done_callback(
+                lambda done: self._ended(instance_id, episode, done), context=self._context
+            )
 
     def _ended(
         self, instance_id: str, episode: EnvironmentEpisode, done: asyncio.Future[object]

@@ -77,6 +77,8 @@ class Verb:
     """How long the body of a context manager takes."""
     choice: int
     faults: tuple[Fault, ...] = ()
+    body_fails: bool = False
+    """Whether the body raises, whatever else happens."""
 
 
 @attrs.frozen(kw_only=True)
@@ -96,8 +98,8 @@ class Plan:
     """How long after a crash the next controller starts."""
     forced: bool
     """Whether it takes over from a controller that seems alive."""
-    sqlite: bool = False
-    """Whether the journal is a file."""
+    startup_faults: tuple[Fault, ...] = ()
+    """What happens while the second controller recovers."""
 
 
 def require_kinds(names: Collection[str]) -> frozenset[str]:
@@ -118,7 +120,6 @@ def draw(
     *,
     instances: int | None = None,
     kinds: Collection[str] = KINDS,
-    sqlite: bool | None = None,
 ) -> Plan:
     """
     Return the scenario of a seed.
@@ -127,7 +128,6 @@ def draw(
         seed: Any number.
         instances: How many instances; None to draw it.
         kinds: Which kinds of faults there may be.
-        sqlite: Whether the journal is a file; None to draw it.
     """
     rng = random.Random(f"{seed}/plan")
     count = rng.choice((1, 2, 2, 3, 3, 4, 5, 8)) if instances is None else instances
@@ -144,7 +144,9 @@ def draw(
         verbs=tuple(_verb(rng, count, points) for _ in range(rng.randint(2, 6))),
         takeover_s=rng.choice((0.1, 2.0, 20.0)),
         forced=rng.random() < 0.4,
-        sqlite=rng.random() < 0.02 if sqlite is None else sqlite,
+        startup_faults=tuple(_fault(rng, count, points) for _ in range(rng.choice((0, 0, 1, 2))))
+        if points
+        else (),
     )
 
 
@@ -182,7 +184,7 @@ def _verb(rng: random.Random, instances: int, points: Sequence[str]) -> Verb:
 def _fault(rng: random.Random, instances: int, points: Sequence[str]) -> Fault:
     return Fault(
         kind=rng.choice(points),
-        point=rng.randint(1, 12 * instances + 40),
+        point=rng.randint(1, rng.choice((10, 8 * instances + 30))),
         target=rng.randrange(instances),
         seconds=round(10 ** rng.uniform(-1.0, 2.3), 3),
         choice=rng.randrange(1 << 16),

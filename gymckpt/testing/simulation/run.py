@@ -47,6 +47,8 @@ class Outcome:
     """How many operations were opened."""
     seconds: float
     """How much time has passed in it."""
+    passed: tuple[tuple[int, ...], ...]
+    """Of each controller, how many points its startup has passed, and each verb after that."""
 
 
 class _Log(logging.Handler):
@@ -111,6 +113,7 @@ def simulate(plan: Plan, *, timeline: bool = False) -> Outcome:
             coverage=world.coverage,
             operations=len(world.watch.operations),
             seconds=loop.time(),
+            passed=tuple(tuple(one.passed) for one in world.controllers.values()),
         )
         del world
     return outcome

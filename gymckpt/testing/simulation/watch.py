@@ -65,8 +65,8 @@ class KnownOperation:
     """The latest deadline that a call which extends leases has carried, by the run's time."""
     gone: set[str] = attrs.field(factory=set[str])
     """The instances that an operator has declared gone."""
-    drivers: set[str] = attrs.field(factory=set[str])
-    """The processes that have recorded anything of it."""
+    drivers: dict[str, None] = attrs.field(factory=dict[str, None])
+    """The processes that have recorded anything of it, in the order in which they took it."""
 
 
 class Clocked(Protocol):
@@ -154,7 +154,12 @@ class Watch:
     def _account(self, name: str, wire_id: str) -> Account:
         accounts = self._accounts.setdefault(wire_id, {})
         if name not in accounts:
-            last = next(reversed(accounts.values()), None)
+            # What a controller that was overtaken still sends, instances refuse: it is no new act.
+            known = self._known(wire_id)
+            drivers = [] if known is None else list(known.drivers)
+            earlier = drivers[: drivers.index(name)] if name in drivers else drivers
+            before = [accounts[one] for one in earlier if one in accounts]
+            last = before[-1] if before else None
             notes = (
                 tuple(Notes() for _ in self._index)
                 if last is None
@@ -213,7 +218,7 @@ class Watch:
             known = self.operations.get(entry.operation_id)
             if known is None:
                 known = self.operations[entry.operation_id] = self._opened(entry)
-            known.drivers.add(process.name)
+            known.drivers.setdefault(process.name)
             if entry.instance is not None:
                 failure: Any = entry.facts.get("failure") or {}
                 if failure.get("type") == "DeclaredGone":

@@ -185,8 +185,10 @@ class World:
         controller = self.controllers.get(process) if process is not None else None
         if controller is None or self.faults_over:
             return
-        controller.points += 1
-        due = [fault for fault in controller.armed if fault.point <= controller.points]
+        if not controller.passed:
+            return
+        controller.passed[-1] += 1
+        due = [fault for fault in controller.armed if fault.point <= controller.passed[-1]]
         if not due:
             return
         controller.armed = [fault for fault in controller.armed if fault not in due]
@@ -385,9 +387,11 @@ class World:
         await asyncio.sleep(0.1)
         while True:
             self._alarm.clear()
-            if len(self.controllers) < CONTROLLERS_MAX and (todo or not self.controllers):
+            if len(self.controllers) < CONTROLLERS_MAX:
                 controller = self.new_controller()
-                self.lives[controller] = controller.process.start(controller.life(todo))
+                faults = self.plan.startup_faults if len(self.controllers) == 2 else ()
+                life = controller.life(todo, faults)
+                self.lives[controller] = controller.process.start(life)
             if not await self._until_turnover():
                 return
             self.ledger.reopened()

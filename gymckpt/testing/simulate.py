@@ -1,0 +1,317 @@
+"""
+Run the library in simulation: from seeds, or at every crash point.
+
+    python -m gymckpt.testing.simulate --seeds 0:10000
+    python -m gymckpt.testing.simulate --seeds 4711 --timeline
+    python -m gymckpt.testing.simulate --sweep
+
+`docs/simulation.md` says what is simulated and how to read a timeline. The exit code is 0 where all
+promises held, else 1; 2 where the arguments make no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TextIO
+
+import attrs
+
+from gymckpt.testing.simulation.coverage import Coverage
+from gymckpt.testing.simulation.plan import KINDS, draw, require_kinds
+from gymckpt.testing.simulation.report import coverage_lines, missed
+from gymckpt.testing.simulation.run import Outcome, simulate
+from gymckpt.testing.simulation.sweep import SCENARIOS, Crash, crashed, crashes
+
+__all__ = ["Result", "main", "run_seeds"]
+
+PROGRAM = "python -m gymckpt.testing.simulate"
+CHUNK = 20
+"""How many seeds a process is given at once."""
+
+TIMELINES_MAX = 3
+"""How many timelines of broken runs are printed; the others can be made again."""
+
+SWEEP_EVERY = 1
+
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    """What was chosen on the command line, as far as runs depend on it."""
+
+    instances: int | None = None
+    kinds: tuple[str, ...] = KINDS
+    timeline: bool = False
+
+    def command(self, *about: str) -> str:
+        """Return the command that makes a run again."""
+        options = [*about]
+        if self.instances is not None:
+            options += ["--instances", str(self.instances)]
+        if self.kinds != KINDS:
+            options += ["--faults", ",".join(self.kinds)]
+        return f"{PROGRAM} {shlex.join([*options, '--timeline'])}"
+
+
+@attrs.frozen(kw_only=True)
+class Broke:
+    """A run in which a promise did not hold."""
+
+    name: str
+    command: str
+    problems: tuple[str, ...]
+    timeline: tuple[str, ...]
+
+
+@attrs.define
+class Result:
+    """What came of many runs."""
+
+    runs: int = 0
+    operations: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    broke: list[Broke] = attrs.field(factory=list[Broke])
+    coverage: Coverage = attrs.field(factory=Coverage)
+    told: tuple[str, ...] = ()
+    """The timeline of the last run, where timelines were asked for."""
+
+    def take(self, name: str, command: str, outcome: Outcome) -> None:
+        """Count a run in."""
+        self.runs += 1
+        self.operations += outcome.operations
+        self.simulated_s += outcome.seconds
+        self.coverage.add(outcome.coverage)
+        if outcome.problems:
+            problems = tuple(str(problem) for problem in outcome.problems)
+            self.broke.append(
+                Broke(name=name, command=command, problems=problems, timeline=outcome.timeline)
+            )
+        else:
+            self.told = outcome.timeline
+
+    def add(self, other: Result) -> None:
+        """Count the runs of another process in."""
+        self.runs += other.runs
+        self.operations += other.operations
+        self.simulated_s += other.simulated_s
+        self.cpu_s += other.cpu_s
+        self.broke += other.broke
+        self.coverage.add(other.coverage)
+        self.told = other.told or self.told
+
+
+def run_seeds(seeds: Iterable[int], choice: Choice) -> Result:
+    """
+    Run seeds one after the other.
+
+    Args:
+        seeds: Which.
+        choice: What else was chosen.
+    """
+    result, began_s = Result(), time.process_time()
+    for seed in seeds:
+        plan = draw(seed, instances=choice.instances, kinds=choice.kinds)
+        outcome = simulate(plan, timeline=choice.timeline)
+        result.take(f"seed {seed}", choice.command("--seeds", str(seed)), outcome)
+    result.cpu_s = time.process_time() - began_s
+    return result
+
+
+def _run_sweep(job: tuple[str, bool, int], choice: Choice) -> Result:
+    """Sweep one scenario; several processes share it by its points."""
+    scenario, pairs, every = job
+    result, began_s = Result(), time.process_time()
+    found = crashes(scenario, instances=choice.instances or 2, pairs=pairs, every=every)
+    for crash, outcome in found:
+        result.take(str(crash), choice.command("--crash", _named(crash)), outcome)
+    result.cpu_s = time.process_time() - began_s
+    return result
+
+
+def _named(crash: Crash) -> str:
+    return f"{crash.scenario},{crash.kind},{crash.first},{crash.second}"
+
+
+def _crash_of(text: str, instances: int | None) -> Crash:
+    scenario, kind, first, second = text.split(",")
+    if scenario not in SCENARIOS or kind not in ("crash", "pause"):
+        raise ValueError(f"{text!r} names no run of the sweep")
+    return Crash(scenario, instances or 2, kind, int(first), int(second))
+
+
+def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -> int:
+    """
+    Run what was asked for and print what came of it.
+
+    Args:
+        arguments: Of the command line; None for those of the process.
+        out: Where to print.
+
+    Returns:
+        The exit code.
+    """
+    chosen = _parsed(arguments)
+    out = out or sys.stdout
+    choice = Choice(
+        instances=chosen.instances,
+        kinds=tuple(kind for kind in KINDS if kind in chosen.faults),
+        timeline=chosen.timeline,
+    )
+    gc.freeze()  # what is loaded by now need not be searched after every run
+    began_s = time.monotonic()
+    if chosen.crash is not None:
+        result = Result()
+        outcome = crashed(chosen.crash, timeline=True)
+        result.take(str(chosen.crash), choice.command("--crash", _named(chosen.crash)), outcome)
+    else:
+        result = _all(chosen, choice)
+    gc.unfreeze()
+    took_s = time.monotonic() - began_s
+    if chosen.json:
+        out.write(json.dumps(_as_json(result, took_s), indent=2) + "\n")
+    else:
+        _write(result, took_s, out, coverage=chosen.coverage)
+    return int(bool(result.broke))
+
+
+def _all(chosen: argparse.Namespace, choice: Choice) -> Result:
+    """Run everything, on several processes where that is wanted."""
+    jobs: list[Any]
+    if chosen.sweep:
+        work: Any = _run_sweep
+        jobs = [(scenario, chosen.pairs, chosen.every) for scenario in SCENARIOS]
+        total = len(jobs)
+    else:
+        work = run_seeds
+        seeds: range = chosen.seeds
+        jobs = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+        total = len(seeds)
+    result, done = Result(), 0
+    for job, part in zip(jobs, _worked(work, jobs, choice, chosen.jobs), strict=True):
+        result.add(part)
+        done += 1 if chosen.sweep else len(job)
+        _show_progress(done, total, result)
+    return result
+
+
+def _worked(work: Any, jobs: Sequence[Any], choice: Choice, processes: int) -> Iterator[Result]:
+    """Yield what comes of each job, in their order."""
+    if processes == 1 or len(jobs) == 1:
+        for job in jobs:
+            yield work(job, choice)
+        return
+    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
+        waiting = [pool.submit(work, job, choice) for job in jobs]
+        for one in waiting:
+            yield one.result()
+
+
+def _show_progress(done: int, total: int, result: Result) -> None:
+    if not sys.stderr.isatty():
+        return
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\r{done} of {total}, {len(result.broke)} broken{end}")
+    sys.stderr.flush()
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Run the library in simulation.")
+    parser.add_argument("--seeds", default="0:1000", metavar="A:B", help="a range, or one seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--instances", type=int, help="how many instances; drawn by default")
+    parser.add_argument("--faults", default=",".join(KINDS), metavar="KIND,…", help="which kinds")
+    parser.add_argument("--timeline", action="store_true", help="print it also where all held")
+    parser.add_argument("--coverage", action="store_true", help="print the whole table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--sweep", action="store_true", help="crash at every point instead")
+    parser.add_argument("--every", type=int, default=SWEEP_EVERY, help="of the sweep's points")
+    parser.add_argument("--no-pairs", dest="pairs", action="store_false", help="crash once only")
+    parser.add_argument("--crash", help="one run of the sweep: scenario,kind,first,second")
+    chosen = parser.parse_args(arguments)
+    try:
+        chosen.seeds = _seeds(chosen.seeds)
+        chosen.faults = require_kinds([kind for kind in chosen.faults.split(",") if kind])
+        chosen.crash = None if chosen.crash is None else _crash_of(chosen.crash, chosen.instances)
+    except ValueError as error:
+        parser.error(str(error))
+    for name in ("jobs", "every", "instances"):
+        if (value := getattr(chosen, name)) is not None and value < 1:
+            parser.error(f"--{name} is {value}, the least is 1")
+    return chosen
+
+
+def _seeds(text: str) -> range:
+    first, colon, last = text.partition(":")
+    seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+    if not seeds:
+        raise ValueError(f"--seeds {text} is an empty range")
+    return seeds
+
+
+# --- what came of it ----------------------------------------------------------------------------
+
+
+def _write(result: Result, took_s: float, out: TextIO, *, coverage: bool) -> None:
+    for broke in result.broke[:TIMELINES_MAX]:
+        out.write("\n".join([f"{broke.name}:", *broke.timeline, ""]))
+    if not result.broke:
+        out.writelines(f"{line}\n" for line in result.told)
+    for broke in result.broke:
+        out.write(f"{broke.name} broke {broke.problems[0]}\n")
+        out.writelines(f"    besides {problem}\n" for problem in broke.problems[1:4])
+        out.write(f"    again: {broke.command}\n")
+    if coverage:
+        out.writelines(f"{line}\n" for line in coverage_lines(result.coverage))
+    out.writelines(f"{line}\n" for line in _summary(result, took_s))
+
+
+def _summary(result: Result, took_s: float) -> list[str]:
+    never, unmet = missed(result.coverage)
+    faults = ", ".join(f"{kind} {count}" for kind, count in result.coverage.fired.most_common())
+    return [
+        f"faults: {faults or 'none'}",
+        *([f"transitions never taken: {len(never)}"] if never else []),
+        *(f"    {' '.join(one)}" for one in never),
+        f"transitions × faults: {unmet[0]} of {unmet[1]} met",
+        f"{result.runs} runs, {result.operations} operations, {result.coverage.entries} entries, "
+        f"{result.simulated_s:.0f} simulated s in {took_s:.1f} s "
+        f"({result.operations / max(took_s, 1e-9):.0f} operations/s, "
+        f"{result.operations / max(result.cpu_s, 1e-9):.0f} per s of CPU)",
+        f"{len(result.broke)} of {result.runs} runs broke a promise"
+        if result.broke
+        else "all promises held",
+    ]
+
+
+def _as_json(result: Result, took_s: float) -> dict[str, Any]:
+    never, (met, pairs) = missed(result.coverage)
+    return {
+        "schema": "gymckpt.simulate/1",
+        "runs": result.runs,
+        "operations": result.operations,
+        "entries": result.coverage.entries,
+        "simulated_s": result.simulated_s,
+        "seconds": took_s,
+        "cpu_s": result.cpu_s,
+        "faults": dict(result.coverage.fired),
+        "never_taken": [list(one) for one in never],
+        "pairs_met": met,
+        "pairs": pairs,
+        "coverage": [
+            [*transition, kind, count]
+            for (transition, kind), count in sorted(result.coverage.met.items())
+        ],
+        "broke": [attrs.asdict(broke) for broke in result.broke],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
