@@ -103,6 +103,16 @@ def test_renewals_stop_with_the_body() -> None:
 # --- lost at once -------------------------------------------------------------------------------
 
 
+def test_no_lease_is_watched_once_instances_reopen() -> None:
+    """A body that ends while a renewal is in trouble leaves neither its retry nor its lease set."""
+    world = reached("checkpoint", "parked")
+    world.wait_until(lambda world: bool(world.outstanding("renew")))
+    world.fail("renew", 0)
+    assert {"lease", "renew", "retry.renew", "budget.renew"} <= set(world.timers)
+    world.verb("discard")
+    assert set(world.timers) == {"budget.resume"}
+
+
 @pytest.mark.parametrize("failure", [FATAL, DEAD])
 def test_a_failure_that_is_not_transient_loses_the_lease(failure: object) -> None:
     """A renewal that fails for good, or of a dead actor, gives the operation up at once."""
