@@ -363,3 +363,126 @@ def test_a_deadline_that_is_no_instant_is_refused(deadline: object) -> None:
     entries = reached("checkpoint", "preparing").entries
     wrong = attrs.evolve(entries[2], facts={"deadline_ts": deadline})
     assert seq_of(refused([*entries[:2], wrong, *entries[3:]])) == 3
+
+
+# --- in so many words ---------------------------------------------------------------------------
+
+
+def _opening(**facts: Any) -> Callable[[], list[Entry]]:
+    """Return a history whose opening entry has other facts."""
+
+    def forge() -> list[Entry]:
+        (entry,) = opened("checkpoint").entries
+        return [attrs.evolve(entry, facts={**entry.facts, **facts})]
+
+    return forge
+
+
+def _prepared(at: int, **fields: Any) -> Callable[[], list[Entry]]:
+    """Return a history of a prepare with one entry changed."""
+    return lambda: _changed(**fields)(reached("checkpoint", "preparing").entries, at)
+
+
+def _without(fact: str) -> Callable[[], list[Entry]]:
+    def forge() -> list[Entry]:
+        (entry,) = opened("checkpoint").entries
+        return [attrs.evolve(entry, facts={k: v for k, v in entry.facts.items() if k != fact})]
+
+    return forge
+
+
+BEGIN = "an opening entry with seq 1 and epoch 1"
+FACTS = "a chart, instances and settings"
+ASK = "idle -> asked by ask of prepare to main/replica-0"
+
+WORDS: list[tuple[Callable[[], list[Entry]], int, str, str]] = [
+    (_prepared(0, seq=2), 2, BEGIN, " -> open by open"),
+    (
+        _prepared(0, instance="i", call="prepare", ask=1),
+        1,
+        BEGIN,
+        " -> open by open of prepare to i",
+    ),
+    (_without("instances"), 1, FACTS, "no 'instances'"),
+    (_opening(instances="ab"), 1, FACTS, "the instances are a list of ids, not 'ab'"),
+    (
+        _opening(instances=["a", "b", "a", "b", "c"]),
+        1,
+        FACTS,
+        "an operation names each instance once; twice: a, b",
+    ),
+    (
+        _opening(instances=[]),
+        1,
+        FACTS,
+        "an operation without instances has nothing to do; name at least one",
+    ),
+    (_opening(chart="call"), 1, FACTS, "chart 'call' is of scope 'call', not 'operation'"),
+    (
+        _opening(chart_version=2),
+        1,
+        FACTS,
+        "chart 'checkpoint' was of version 2 when the operation was opened, this release has 1; "
+        "use one that has that version",
+    ),
+    (
+        _opening(chart="sweep"),
+        1,
+        FACTS,
+        "chart 'sweep' sends one of forget, resume, retire, not None",
+    ),
+    (
+        _opening(chart="sweep", call="prepare"),
+        1,
+        FACTS,
+        "chart 'sweep' sends one of forget, resume, retire, not 'prepare'",
+    ),
+    (_prepared(0, dest="parked"), 1, "a beginning in 'open'", " -> parked by open"),
+    (_prepared(2, ask=None), 3, "a call with its instance and ask", ASK),
+    (
+        _prepared(2, instance="main/replica-9"),
+        3,
+        "a call to one of 2 instance(s)",
+        "idle -> asked by ask of prepare to main/replica-9",
+    ),
+    (
+        _prepared(1, trigger="commit"),
+        2,
+        "a transition of the chart",
+        "chart checkpoint cannot take 'commit' in state 'open' (chart checkpoint v1); "
+        "legal here: prepare, discard, cancel, settle",
+    ),
+    (_prepared(1, dest="parked"), 2, "open -> preparing by prepare", "open -> parked by prepare"),
+    (
+        _prepared(2, dest="answered"),
+        3,
+        "idle -> asked by ask",
+        "idle -> answered by ask of prepare to main/replica-0",
+    ),
+    (_prepared(2, facts={}), 3, f"the facts of {ASK}", "no 'deadline_ts'"),
+    (
+        _prepared(2, facts={"deadline_ts": "soon"}),
+        3,
+        f"the facts of {ASK}",
+        "a deadline is an instant in epoch seconds, not 'soon'",
+    ),
+    (
+        _prepared(1, facts={"root": 7}),
+        2,
+        "the facts of open -> preparing by prepare",
+        "root is a text, not 7",
+    ),
+]
+"""A history to the entry that differs, what the chart gives there, and what the journal has."""
+
+
+@pytest.mark.parametrize(
+    ("forge", "seq", "expected", "found"), WORDS, ids=[f"{row[2]}: {row[3]}" for row in WORDS]
+)
+def test_what_differs_is_said(
+    forge: Callable[[], list[Entry]], seq: int, expected: str, found: str
+) -> None:
+    """A replay that is refused says at which entry, what belongs there, and what is there."""
+    error = refused(forge())
+    assert isinstance(error, ReplayDiverged)
+    assert (error.seq, error.expected, error.found) == (seq, expected, found)
