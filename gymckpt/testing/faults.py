@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NoReturn
 
 import attrs
 
 __all__ = [
+    "FAULTS",
     "ActorDiedError",
     "FakeCall",
     "Fault",
@@ -110,6 +111,11 @@ class FaultScript:
         self._scripts.clear()
         self._always.clear()
 
+    @property
+    def due(self) -> int:
+        """How many faults of its script are still to come."""
+        return sum(fault is not None for queued in self._scripts.values() for fault in queued)
+
     def die(self) -> None:
         """Answer every call from now on like an actor that is dead."""
         self._dead = True
@@ -183,3 +189,16 @@ class FaultyHandle(FaultScript):
             return await getattr(self._handle, name).remote(*args, **kwargs)
 
         return self.method(name, does)
+
+
+FAULTS: Mapping[str, Callable[[], Fault]] = {
+    "the request is lost": lambda: Fault(does=False, hangs=True),
+    "the reply is lost": lambda: Fault(hangs=True),
+    "it is late": lambda: Fault(late_s=2.0),
+    "it comes when nobody waits any more": lambda: Fault(late_s=25.0),
+    "an error comes back, nothing was done": lambda: Fault(does=False, error=ConnectionError("no")),
+    "an error comes back, though it was done": lambda: Fault(error=ConnectionError("lost")),
+    "it breaks": lambda: Fault(does=False, error=ValueError("broken")),
+    "an error that cannot be pickled": lambda: Fault(does=False, error=UnpicklableError()),
+}
+"""What may happen to a call, in words; each makes a new fault."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -19,9 +20,12 @@ from gymckpt.participant.episodes import LiveEpisode
 from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.participant.servers import Server
 from gymckpt.participant.store import Record
+from gymckpt.participant.work import Workshop
 from gymckpt.testing.instance import InstanceUnderTest, handle_of
 
-__all__ = ["GymnasiumUnderTest", "ManualTime"]
+__all__ = ["GymnasiumUnderTest", "ManualTime", "VirtualDeployment"]
+
+T = TypeVar("T")
 
 START_TS = 1_000_000.0
 GRACE_S = 600.0
@@ -218,3 +222,54 @@ class GymnasiumUnderTest(InstanceUnderTest):
         """Stop everything."""
         await self.deployment.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class _Inline(Executor):
+    """Runs what it is given at once: the time of a thread is not that of a virtual loop."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run it."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # as of a thread: it is for whoever waits
+            future.set_exception(error)
+        return future
+
+
+class VirtualDeployment(GymnasiumDeployment):
+    """A deployment on a virtual loop: its clock is the loop's, and the loop does its file work."""
+
+    def __init__(
+        self,
+        instance_id: str,
+        *,
+        now_ts: Callable[[], float],
+        grace_s: float = GRACE_S,
+        turn_pause_s: float = 1.0,
+        **settings: Any,
+    ) -> None:
+        """
+        Make an open deployment.
+
+        Args:
+            instance_id: Its own id.
+            now_ts: The clock of the loop, epoch seconds.
+            grace_s: How long a lease lasts beyond the deadline that set it.
+            turn_pause_s: How long every episode pauses between two turns, in virtual seconds.
+            **settings: What else `GymnasiumDeployment` takes.
+        """
+        super().__init__(
+            instance_id, now_ts=now_ts, grace_s=grace_s, turn_pause_s=turn_pause_s, **settings
+        )
+        self._workshop = Workshop(timers=self._timers, pulse=self._pulse, executor=_Inline())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing holds it, now."""
+        self._tick()
+        return self._servers.is_open
+
+    def runs(self, episode: EnvironmentEpisode) -> bool:
+        """Whether it has this very attempt, on its way or waiting."""
+        return self._table.get(episode) is not None

@@ -1,71 +1,210 @@
-"""What must hold of every step of the core by itself: S6, S7 and S9, whatever surrounds it."""
+"""
+What must hold of a run of a coordinator machine, after every rule and at its end.
+
+What has left is judged by the accounts of the wires; logs are replayed, and held against their
+rows and their files; verbs and bodies must end with what they may end with. What the trainer is to
+know of an operation is learnt from the journal, since the controller that began it may be dead.
+"""
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Iterable
+from pathlib import Path
 
-from gymckpt.core.effects import SendCall
+from gymckpt.coordinator import GymCheckpointNotReady
 from gymckpt.core.operation import OperationState
-from gymckpt.core.replay import states_after
-from gymckpt.core.step import Step
-from gymckpt.testing.account import Broken
+from gymckpt.core.replay import replay
+from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.errors import (
+    GymCheckpointOperationError,
+    IllegalTransition,
+    JournalError,
+    OperationDiscarded,
+    OperationOpen,
+)
+from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
+from gymckpt.testing.account import Account, Broken
+from gymckpt.testing.controllers import Body
+from gymckpt.testing.stage import Episodes, Stage
+from gymckpt.topology import from_facts
 
-__all__ = ["hold_step"]
+__all__ = ["Promises"]
+
+HAIR_S = 1e-3
+
+STANDING = frozenset({"resuming", "resumed"})
+FALLEN = frozenset({"retiring", "discarding", "discarded"})
+
+ORDINARY = (
+    GymCheckpointNotReady,
+    GymCheckpointOperationError,
+    IllegalTransition,
+    JournalError,
+    OperationDiscarded,
+    OperationOpen,
+)
+"""What a verb may end with when instances fail, or another controller has taken over."""
 
 
-def hold_step(before: OperationState, taken: Step) -> None:
+class Promises:
     """
-    Hold S6, S7 and S9 against one step.
+    What was promised of one stage.
 
-    Args:
-        before: The operation before it.
-        taken: What the core made of an event.
-
-    Raises:
-        Broken: One of them does not hold.
-        ReplayDiverged: S6: an entry is not what its chart gives.
-        InvariantViolated: A history that is cut off after one of the entries breaks a promise.
+    Attributes:
+        stage: The stage.
     """
-    _hold_sends(taken)
-    _hold_driver(before, taken)
-    _hold_cause(before, taken.operation)
-    _hold_replay(before, taken)
+
+    def __init__(self, stage: Stage) -> None:
+        """Begin with nothing seen."""
+        self.stage = stage
+        self._seen: dict[str, tuple[int, OperationState]] = {}
+        self._learnt: set[str] = set()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an operation has not ended yet."""
+        return any(not operation.settled for operation in self._operations())
+
+    def _operations(self) -> Iterable[OperationState]:
+        return (operation for _, operation in self._seen.values())
+
+    def look(self) -> None:
+        """Hold what has left, and what verbs have come to."""
+        self._hold_sent()
+        one = self.stage.controller
+        if one.body is not None and one.body.task.done():
+            _hold_outcome(one.body)
+            one.body = None
+        if one.verb is not None and one.verb.done():
+            error = one.verb.exception()
+            assert error is None or isinstance(error, ORDINARY), f"a verb raised {error!r}"
+            one.verb = None
+
+    def _hold_sent(self) -> None:
+        if self.stage.watch.broken:
+            raise self.stage.watch.broken[0]
+
+    def hold_histories(self) -> None:
+        """Hold each log against its row and its file; learn what came of it."""
+        self._hold_sent()
+        for row in self.stage.journal.operations(self.stage.run):
+            seen = self._seen.get(row.operation_id)
+            if seen is None or seen[0] != row.last_seq:
+                seen = row.last_seq, replay(self.stage.watch.history(row.operation_id))
+                self._seen[row.operation_id] = seen
+            operation = seen[1]
+            if (operation.state, operation.settled) != (row.state, row.settled):
+                raise Broken("S6", f"{row.operation_id} is {row.state}, it replays to {operation}")
+            self._hold_ended(operation)
+            if operation.operation_id not in self._learnt:
+                self._learn(operation)
+
+    def _hold_ended(self, operation: OperationState) -> None:
+        manifest = False
+        if operation.chart == "checkpoint" and operation.root is not None:
+            path = Path(operation.root)
+            manifest = (path / GYM_CHECKPOINT_MANIFEST_FILENAME).exists()
+            if manifest:
+                load_gym_checkpoint_manifest(path)  # whole, whenever it exists
+        account = self.stage.watch.account_of(operation.wire_id)
+        if operation.settled and account is not None and operation.chart != "sweep":
+            _hold_reopened(account)
+            passed = operation.at_s + HAIR_S >= operation.lease_horizon_at_s
+            account.hold_ended(
+                operation.chart, operation.state, manifest=manifest, horizon_passed=passed
+            )
+
+    def _learn(self, operation: OperationState) -> None:
+        """Take what an operation has come to into account, once."""
+        state, stands = operation.state, operation.state in STANDING
+        if not (stands or state in FALLEN):
+            return
+        self._learnt.add(operation.operation_id)
+        if operation.chart == "checkpoint" and stands and operation.root is not None:
+            root = Path(operation.root)
+            self.stage.saved.append((root, load_gym_checkpoint_manifest(root)))
+        elif operation.chart == "restore":
+            saved = from_facts(operation.opening["inventory"])
+            ids = {one.rollout_id for episodes in saved.values() for one in episodes}
+            self.stage.rollouts = [
+                one for one in self.stage.rollouts if one[1].rollout_id not in ids
+            ]
+            if stands:
+                self.stage.rollouts += [(n, e.next_attempt()) for n in saved for e in saved[n]]
+
+    def come_to_rest(self) -> None:
+        """
+        Hold L2 and S3, S5: without new faults all is settled, open, and goes on.
+
+        Raises:
+            AssertionError: It is not.
+            Broken: A promise does not hold.
+        """
+        for handle in self.stage.handles.values():
+            handle.heal()
+        self.stage.wait(None)
+        self.look()
+        for one in (*self.stage.former, self.stage.controller):
+            one.process.kill()
+        self.stage.take_over()
+        self.stage.wait(None)
+        self.look()
+        self.stage.pass_time(3 * self.stage.grace_s + self.stage.verb_s)
+        self.look()
+        self.hold_histories()
+        left = self.stage.journal.operations(self.stage.run, unfinished=True)
+        assert not left, f"L2: {[(row.operation_id, row.state) for row in left]} never ended"
+        living = [name for name in self.stage.names if not self.stage.handles[name].is_dead]
+        shut = [name for name in living if not self.stage.held[name].is_open()]
+        assert not shut, f"S3: {shut} are closed though every operation has ended"
+        self._hold_restored(living)
+        if len(living) == len(self.stage.names):
+            self._hold_working()
+        assert not self.stage.reports, f"the loop has reported {self.stage.reports}"
+
+    def _hold_restored(self, living: list[str]) -> None:
+        """Require S5: nothing goes on of a restore that does not stand."""
+        stands: set[EnvironmentEpisode] = set()
+        fallen: set[tuple[str, EnvironmentEpisode]] = set()
+        for operation in self._operations():
+            if operation.chart != "restore":
+                continue
+            for name, saved in from_facts(operation.opening["inventory"]).items():
+                following = [one.next_attempt() for one in saved]
+                stands.update(following if operation.state in STANDING else ())
+                fallen.update((name, one) for one in following)
+        for name, episode in fallen:
+            if name in living and episode not in stands and self.stage.held[name].runs(episode):
+                raise Broken("S5", f"{name} goes on with {episode} of a restore that was discarded")
+
+    def _hold_working(self) -> None:
+        """Require that a checkpoint of nothing goes through."""
+        one, wire_id = self.stage.controller, self.stage.new_id("last")
+
+        async def checkpoint() -> None:
+            async with one.coordinator.prepared(wire_id):
+                nothing: Episodes = dict.fromkeys(self.stage.names, ())
+                root = self.stage.root / wire_id
+                await one.coordinator.commit(wire_id, root, nothing, restarts={})
+
+        error = self.stage.outcome_of(checkpoint())
+        assert error is None, f"L2: a checkpoint after all faults came to {error!r}"
 
 
-def _hold_sends(taken: Step) -> None:
-    """Require S6 of what leaves: every ask has its entry in the same step, and the other way."""
-    asked = [
-        (entry.instance, entry.call, entry.ask)
-        for entry in taken.entries
-        if entry.trigger in ("ask", "retry")
-    ]
-    sent = [attrs.astuple(one)[:3] for one in taken.effects if isinstance(one, SendCall)]
-    if asked != sent:
-        raise Broken("S6", f"{len(sent)} asks leave, {len(asked)} are recorded")
+def _hold_reopened(account: Account) -> None:
+    """Require S3: whoever may have been closed was asked to reopen, or is known to be dead."""
+    for number in account.sent("prepare", "restore") - account.sent("resume"):
+        if not account.notes[number].dead:
+            raise Broken("S3", f"all has ended, but instance {number} was never asked to resume")
 
 
-def _hold_replay(before: OperationState, taken: Step) -> None:
-    """Require S6 of the journal: the entries lead where the step leads, and no entry, nowhere."""
-    replayed = before
-    for state in states_after(before, taken.entries):
-        replayed = state
-    if replayed != taken.operation:
-        raise Broken("S6", f"{len(taken.entries)} entries do not lead to the state that was lived")
-
-
-def _hold_driver(before: OperationState, taken: Step) -> None:
-    """Require S7: every entry is of the epoch that drives, and its numbers have no gap."""
-    epoch = taken.operation.epoch
-    if epoch < before.epoch or any(entry.epoch != epoch for entry in taken.entries):
-        raise Broken("S7", f"entries of another epoch than {epoch}, which drives")
-    numbers = [entry.seq for entry in taken.entries]
-    if numbers != list(range(before.seq + 1, before.seq + 1 + len(numbers))):
-        raise Broken("S7", f"entries {numbers} follow entry {before.seq}")
-
-
-def _hold_cause(before: OperationState, after: OperationState) -> None:
-    """Require S9: what gave the operation up first stays its cause."""
-    if before.cause is not None and after.cause != before.cause:
-        raise Broken("S9", f"the first cause {before.cause.trigger} is replaced")
-    if after.state in ("discarding", "retiring") and after.cause is None:
-        raise Broken("S9", f"it is {after.state}, and nothing is its cause")
+def _hold_outcome(body: Body) -> None:
+    """Require S9 of a body that is over: its own error leaves as itself."""
+    if body.task.cancelled():
+        assert body.cancelled, "S9: a body ended with a cancellation that nobody asked for"
+        return
+    error = body.task.exception()
+    if body.raised is not None and not body.cancelled:
+        assert error is body.raised, f"S9: the body raised {body.raised!r}, {error!r} left"
+    elif error is not None and error is not body.raised:
+        assert isinstance(error, ORDINARY), f"S9: {error!r} left a {body.kind}"
