@@ -14,6 +14,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.errors import JournalError
 from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal
 from gymckpt.testing.journal_contract import JournalContract
+from tests.postgresql import Server
 
 
 class TestMemory(JournalContract):
@@ -29,6 +30,20 @@ class TestSqlite(JournalContract):
 
     def opener(self, tmp_path: Path) -> Callable[[], Journal]:
         return lambda: open_journal(tmp_path / "journal.sqlite3")
+
+
+class TestPostgresql(JournalContract):
+    """In a schema of a real server; the contract's opener gets the server from a fixture."""
+
+    server: Server
+
+    @pytest.fixture(autouse=True)
+    def _take_server(self, postgresql: Server) -> None:
+        self.server = postgresql
+
+    def opener(self, tmp_path: Path) -> Callable[[], Journal]:
+        url = self.server.url(self.server.new_schema())
+        return lambda: open_journal(url)
 
 
 # --- journals with mistakes -----------------------------------------------------------------------
