@@ -39,6 +39,9 @@ __all__ = ["RUN", "Crash", "Stage", "StageLoop"]
 
 ZERO_TS = 1_700_000_000.0
 RUN = "run"
+LONG_S = 1_000.0
+"""How long a scenario waits for what does not come."""
+
 FILE_JOBS = {"gymckpt-sealed": "write", "gymckpt-withdrawn": "withdraw"}
 
 
@@ -328,7 +331,7 @@ class Stage:
 
     async def wait_until_ended(self, name: str) -> None:
         """Let time pass until an operation is in a final state, and its caller has gone."""
-        for _ in range(100_000):
+        for _ in range(int(LONG_S / 0.5)):
             row = self.store.operations.get((RUN, name))
             if row is not None and row.settled:
                 break
@@ -339,7 +342,7 @@ class Stage:
 
     async def wait_until_left(self, name: str) -> None:
         """Let time pass until the caller of an operation has left."""
-        await asyncio.wait({self.callers[name].task}, timeout=100_000.0)
+        await asyncio.wait({self.callers[name].task}, timeout=LONG_S)
         await self.settle()
 
     def end(self) -> None:
