@@ -156,41 +156,72 @@ def test_only_grace_and_settling_may_be_zero(name: str) -> None:
 def test_durations_are_floats() -> None:
     """A whole number of seconds counts as the same float."""
     assert require_duration(3, "x") == 3.0
+    assert type(require_duration(3, "x")) is float
 
 
 @pytest.mark.parametrize(
-    ("attempts", "pause_s", "error"),
+    ("value", "zero", "message"),
     [
-        (0, 1.0, ValueError),
-        (-1, 1.0, ValueError),
-        (1.0, 1.0, TypeError),
-        (True, 1.0, TypeError),
-        (1, -1.0, ValueError),
-        (1, "1", TypeError),
+        ("1", False, "x is a number of seconds, not str: '1'"),
+        (True, True, "x is a number of seconds, not bool: True"),
+        (0, False, "x must be finite and positive, got 0.0"),
+        (-1, False, "x must be finite and positive, got -1.0"),
+        (-1, True, "x must be finite and not negative, got -1.0"),
+        (math.inf, True, "x must be finite and not negative, got inf"),
+        (10**400, False, "x must be finite and positive, got inf"),
     ],
 )
-def test_bad_policies_are_refused(attempts: Any, pause_s: Any, error: type[Exception]) -> None:
+def test_what_is_wrong_with_a_duration_is_said(value: object, zero: bool, message: str) -> None:
+    """The error says the rule, and the value that breaks it."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        require_duration(value, "x", zero=zero)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("attempts", "pause_s", "error", "message"),
+    [
+        (0, 1.0, ValueError, "attempts must be at least 1, got 0"),
+        (-1, 1.0, ValueError, "attempts must be at least 1, got -1"),
+        (1.0, 1.0, TypeError, "attempts is an int, not float: 1.0"),
+        (True, 1.0, TypeError, "attempts is an int, not bool: True"),
+        (1, -1.0, ValueError, "pause_s must be finite and not negative, got -1.0"),
+        (1, "1", TypeError, "pause_s is a number of seconds, not str: '1'"),
+    ],
+)
+def test_bad_policies_are_refused(
+    attempts: Any, pause_s: Any, error: type[Exception], message: str
+) -> None:
     """A call is sent at least once, and rests for a duration."""
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         RetryPolicy(attempts=attempts, pause_s=pause_s)
+    assert str(caught.value) == message
+
+
+def test_a_call_may_be_sent_once_and_again_without_a_rest() -> None:
+    """One attempt is no retry, and a retry may follow at once."""
+    policy = RetryPolicy(attempts=1, pause_s=0)
+    assert (policy.attempts, policy.pause_s) == (1, 0)
 
 
 @pytest.mark.parametrize(
     ("raw", "error", "message"),
     [
-        (None, TypeError, "retry maps calls to policies; got NoneType"),
+        (None, TypeError, "retry maps calls to policies; got NoneType: None"),
         (
             {"prepair": RetryPolicy(attempts=1, pause_s=0)},
             ValueError,
-            "'prepair', which is no call",
+            "retry names 'prepair', which is no call; calls are commit, forget, prepare, renew, "
+            "restore, resume, retire",
         ),
-        ({"prepare": 3}, TypeError, r"retry\['prepare'\] is a RetryPolicy, not int"),
+        ({"prepare": 3}, TypeError, "retry['prepare'] is a RetryPolicy, not int"),
     ],
 )
 def test_bad_policy_mappings_are_refused(raw: object, error: type[Exception], message: str) -> None:
     """Policies are given by call, and only for calls that exist."""
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as caught:
         require_policies(raw)
+    assert str(caught.value) == message
 
 
 def test_policy_mappings_are_copied() -> None:
@@ -205,7 +236,7 @@ def test_calls_without_a_policy_are_sent_once() -> None:
     """A call that has no policy is not retried; a renewal rests a round before it is."""
     numbers = settings()
     assert numbers.retry("prepare") == RetryPolicy(attempts=1, pause_s=0.0)
-    assert numbers.retry("renew").pause_s == numbers.renew_interval_s
+    assert numbers.retry("renew") == RetryPolicy(attempts=1, pause_s=numbers.renew_interval_s)
     assert (numbers.tries("prepare"), numbers.tries("resume")) == (1, 2)
     assert numbers.tries("renew") == math.inf
 
