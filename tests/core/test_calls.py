@@ -100,3 +100,40 @@ def test_a_deadline_is_said_with_what_it_is_not(deadline: object) -> None:
     with pytest.raises(TypeError) as caught:
         moved_call(CallState(), entry)
     assert str(caught.value) == f"a deadline is an instant in epoch seconds, not {deadline!r}"
+
+
+def test_what_a_reply_brings_is_kept() -> None:
+    """Entries of replies hold what the replies brought along, and a failure where there is one."""
+    world = opened("checkpoint", 3)
+    world.verb("prepare")
+    world.answer("prepare", 0, episodes=7)
+    assert world.entries[-1].facts == {"episodes": 7}
+    world.reply(world.latest("prepare", 1), "failed", SHAKY, seen=1)
+    failure = {"type": "ConnectionError", "text": "reset", "transient": True, "dead": False}
+    assert world.entries[-1].facts == {"seen": 1, "failure": failure}
+    world.refuse("prepare", 2)
+    refusal = next(entry for entry in world.entries if entry.trigger == "refuse")
+    assert refusal.facts == {"blockers": {"agent": ["r-1"]}}
+
+
+@pytest.mark.parametrize(
+    ("late_s", "said"), [(0.0, "15"), (0.0004, "15"), (0.0016, "15.002"), (85.0, "100")]
+)
+def test_an_expiry_says_how_long_was_waited(late_s: float, said: str) -> None:
+    """A budget's timer that is late waited longer, which is said to the millisecond."""
+    world = reached("checkpoint", "discarding")
+    world.pass_time(15.0 + late_s)
+    world.fire("budget.resume")
+    failure = resume_of(world).failure
+    assert failure is not None
+    assert failure.text == f"no answer to resume within {said} s"
+
+
+def test_not_ready_is_a_failure_where_nothing_may_be_refused() -> None:
+    """An instance that is not ready to resume or to renew has failed, and not transiently."""
+    world = reached("checkpoint", "discarding")
+    world.refuse("resume", 0)
+    failure = resume_of(world).failure
+    assert failure == FailureRecord(
+        type="NotReady", text="the instance answered: not ready", transient=False, dead=False
+    )
