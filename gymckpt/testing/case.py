@@ -18,6 +18,7 @@ from typing import Any
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointUnavailable, show
 from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
+from gymckpt.runtime.instances import cancel_remote
 from gymckpt.testing.instance import ContractBroken, InstanceUnderTest, Make, expect
 
 __all__ = ["DEADLINE_S", "Case", "CheckBody", "files_below"]
@@ -78,6 +79,9 @@ class Case:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await reference
+        except asyncio.CancelledError:
+            cancel_remote(reference)  # as a controller does that goes away
+            raise
         except TimeoutError as error:
             raise ContractBroken(f"{name} was not answered within {ANSWER_S:g} s") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show
@@ -32,7 +33,23 @@ def _check(body: CheckBody) -> CheckBody:
 # --- bad disks and errors -----------------------------------------------------------------------
 
 
+def _as_raised(error: Exception, what: str) -> Exception:
+    """
+    Return what the instance raised.
+
+    Ray hands out an error of a class that it makes on the spot, of the raised class and its own,
+    with the raised error inside; where that could not travel, the class is Ray's alone.
+    """
+    names = [kind.__name__ for kind in type(error).__mro__]
+    if "RayError" not in names:
+        return error
+    carried = names[0].startswith("RayTaskError(")
+    expect(carried, f"{what} has lost its type on the way: {show(str(error))}")
+    return cast("Exception", getattr(error, "cause", error))
+
+
 def _travelled(error: Exception, what: str) -> Exception:
+    error = _as_raised(error, what)
     try:
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - of this very process
     except Exception as reason:

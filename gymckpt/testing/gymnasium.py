@@ -1,8 +1,9 @@
 """
-The instance contract's hands on a `GymnasiumDeployment` or a subclass of it, in this process.
+The instance contract's hands on a `GymnasiumDeployment` or a subclass of it.
 
 Turns end when the test says so: every turn waits in the row sink. Time passes only in `advance`,
-and writes can be held or broken where the deployment takes its records.
+and writes can be held or broken where the deployment takes its records. What a test does to it
+from inside of its process is in `Steering`, so that it can be done to an actor as well.
 """
 
 from __future__ import annotations
@@ -21,9 +22,18 @@ from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.participant.servers import Server
 from gymckpt.participant.store import Record
 from gymckpt.participant.work import Workshop
+from gymckpt.testing.faults import UnpicklableError
 from gymckpt.testing.instance import InstanceUnderTest, handle_of
 
-__all__ = ["GymnasiumUnderTest", "ManualTime", "VirtualDeployment"]
+__all__ = [
+    "GRACE_S",
+    "START_TS",
+    "GymnasiumUnderTest",
+    "ManualTime",
+    "Steering",
+    "VirtualDeployment",
+    "steered",
+]
 
 T = TypeVar("T")
 
@@ -105,15 +115,115 @@ class _Storage:
         yield from records
 
 
-def _hooked(deployment: type[GymnasiumDeployment], storage: _Storage) -> type[GymnasiumDeployment]:
-    def records_of(
-        self: GymnasiumDeployment, server: Server, episodes: Sequence[LiveEpisode]
-    ) -> Iterable[Record]:
-        records = deployment.records_of(self, server, episodes)
-        return storage.pass_through(records) if server.kind == "environment" else records
+class Steering(GymnasiumDeployment):
+    """
+    What a test does to a deployment from inside of its process; mixed in before its class.
 
-    made = type(f"Hooked{deployment.__name__}", (deployment,), {"records_of": records_of})
-    return cast("type[GymnasiumDeployment]", made)
+    Its turns wait in the row sink until they are ended; its clock moves only when told to.
+    """
+
+    def __init__(self, instance_id: str) -> None:
+        """Make an open deployment of CartPole, and of Taxi for what cannot be captured."""
+        self._made_with = instance_id
+        self._time = ManualTime()
+        self._storage = _Storage()
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._turns: dict[str, int] = {}
+        self._runs: list[asyncio.Task[Any]] = []
+        super().__init__(
+            instance_id,
+            row_sink=self._store_row,
+            resources_mode="restart-only",
+            restart_only_env_ids=["Taxi-v4"],
+            grace_s=GRACE_S,
+            now_ts=self._time.now_ts,
+            call_later=self._time.call_later,
+        )
+
+    async def _store_row(self, _key: str, row: dict[str, Any]) -> None:
+        name = row["capture_key"]
+        go_on = self._waiting[name] = asyncio.Event()
+        self._turns[name] = row["turn"]
+        try:
+            await go_on.wait()
+            self._turns[name] += 1
+        finally:
+            self._waiting.pop(name, None)
+
+    def records_of(self, server: Server, episodes: Sequence[LiveEpisode]) -> Iterable[Record]:
+        """Return what a server saves, through a storage that may hang or fail."""
+        records = super().records_of(server, episodes)
+        return self._storage.pass_through(records) if server.kind == "environment" else records
+
+    async def begin_episode(self, episode: EnvironmentEpisode, *, restart_only: bool) -> None:
+        """Dispatch an attempt."""
+        env_id = "Taxi-v4" if restart_only else "CartPole-v1"
+        running = self.run(episode.rollout_id, episode.attempt, env_id=env_id, seed=7)
+        task = asyncio.get_running_loop().create_task(running)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._runs.append(task)
+        await self.settled()
+
+    async def end_turn(self, episode: EnvironmentEpisode) -> bool:
+        """Store the row that the attempt's turn waits for."""
+        await self.settled()
+        go_on = self._waiting.pop(episode.capture_key, None)
+        if go_on is None:
+            return False
+        go_on.set()
+        await self.settled()
+        return True
+
+    async def turns_of(self, episode: EnvironmentEpisode) -> int:
+        """Return the number of the turn whose row was stored last."""
+        return self._turns.get(episode.capture_key, 0)
+
+    @property
+    def steered_ts(self) -> float:
+        """The time that its clock shows."""
+        return self._time.now_ts()
+
+    async def settled(self) -> None:
+        """Let tasks run until none can."""
+        for _ in range(IDLE_ROUNDS):
+            await asyncio.sleep(0)
+
+    async def advance(self, by_s: float) -> None:
+        """Let time pass."""
+        self._time.advance(by_s)
+        await self.settled()
+
+    async def step_clock(self, by_s: float) -> None:
+        """Set the clock."""
+        self._time.step_clock(by_s)
+
+    async def hold_writes(self) -> None:
+        """Let writes hang."""
+        self._storage.free.clear()
+
+    async def free_writes(self) -> None:
+        """Let writes go on."""
+        self._storage.free.set()
+
+    async def fail_write(self, text: str, *, unpicklable: bool) -> None:
+        """Let the next write fail with an error that is made here, since it may not travel."""
+        self._storage.error = UnpicklableError(text) if unpicklable else OSError(text)
+
+    async def end(self) -> None:
+        """Stop everything."""
+        self._storage.free.set()
+        await self.close()
+        await asyncio.gather(*self._runs, return_exceptions=True)
+
+    async def start_again(self) -> None:
+        """Become a deployment that was just made, in the same process."""
+        await self.end()
+        self.__init__(self._made_with)  # type: ignore[misc]
+
+
+def steered(deployment: type[GymnasiumDeployment] = GymnasiumDeployment) -> type[Steering]:
+    """Return a class of deployments as a test steers them."""
+    return cast("type[Steering]", type(f"Steered{deployment.__name__}", (Steering, deployment), {}))
 
 
 class GymnasiumUnderTest(InstanceUnderTest):
@@ -137,91 +247,55 @@ class GymnasiumUnderTest(InstanceUnderTest):
             deployment: The class.
             instance_id: The deployment's id.
         """
-        self._time = ManualTime()
-        self._storage = _Storage()
-        self._waiting: dict[str, asyncio.Event] = {}
-        self._turns: dict[str, int] = {}
-        self._tasks: list[asyncio.Task[Any]] = []
         self.instance_id = instance_id
         self.grace_s = GRACE_S
-        self.deployment = _hooked(deployment, self._storage)(
-            instance_id,
-            row_sink=self._store_row,
-            resources_mode="restart-only",
-            restart_only_env_ids=["Taxi-v4"],
-            grace_s=GRACE_S,
-            now_ts=self._time.now_ts,
-            call_later=self._time.call_later,
-        )
+        self.deployment = steered(deployment)(instance_id)
         self.handle = handle_of(self.deployment)
-
-    async def _store_row(self, _key: str, row: dict[str, Any]) -> None:
-        name = row["capture_key"]
-        go_on = self._waiting[name] = asyncio.Event()
-        self._turns[name] = row["turn"]
-        try:
-            await go_on.wait()
-            self._turns[name] += 1
-        finally:
-            self._waiting.pop(name, None)
 
     async def start(self, episode: EnvironmentEpisode, *, restart_only: bool = False) -> None:
         """Dispatch an attempt."""
-        env_id = "Taxi-v4" if restart_only else "CartPole-v1"
-        running = self.deployment.run(episode.rollout_id, episode.attempt, env_id=env_id, seed=7)
-        task = asyncio.get_running_loop().create_task(running)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._tasks.append(task)
-        await self.settle()
+        await self.deployment.begin_episode(episode, restart_only=restart_only)
 
     async def turn(self, episode: EnvironmentEpisode) -> bool:
         """Store the row that the attempt's turn waits for."""
-        await self.settle()
-        go_on = self._waiting.pop(episode.capture_key, None)
-        if go_on is None:
-            return False
-        go_on.set()
-        await self.settle()
-        return True
+        return await self.deployment.end_turn(episode)
 
     async def turns(self, episode: EnvironmentEpisode) -> int:
         """Return the number of the turn whose row was stored last."""
-        return self._turns.get(episode.capture_key, 0)
+        return await self.deployment.turns_of(episode)
 
     def now_ts(self) -> float:
         """Return the deployment's time."""
-        return self._time.now_ts()
+        return self.deployment.steered_ts
 
     async def settle(self) -> None:
         """Let tasks run until none can."""
-        for _ in range(IDLE_ROUNDS):
-            await asyncio.sleep(0)
+        await self.deployment.settled()
 
     async def advance(self, by_s: float) -> None:
         """Let time pass for the deployment."""
-        self._time.advance(by_s)
-        await self.settle()
+        await self.deployment.advance(by_s)
 
     async def step_clock(self, by_s: float) -> None:
         """Set the deployment's clock."""
-        self._time.step_clock(by_s)
+        await self.deployment.step_clock(by_s)
 
     async def hold_storage(self) -> None:
         """Let writes hang."""
-        self._storage.free.clear()
+        await self.deployment.hold_writes()
 
     async def free_storage(self) -> None:
         """Let writes go on."""
-        self._storage.free.set()
+        await self.deployment.free_writes()
 
     async def break_storage(self, error: Exception) -> None:
         """Let the next write fail."""
-        self._storage.error = error
+        unpicklable = isinstance(error, UnpicklableError)
+        await self.deployment.fail_write(str(error), unpicklable=unpicklable)
 
     async def close(self) -> None:
         """Stop everything."""
-        await self.deployment.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.deployment.end()
 
 
 class _Inline(Executor):
