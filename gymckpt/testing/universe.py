@@ -37,7 +37,7 @@ from gymckpt.testing.account import (
     note_send,
 )
 from gymckpt.testing.hosts import GRACE_S, OPERATION_ID, Host, Post, expired
-from gymckpt.testing.promises import hold_step
+from gymckpt.testing.steps import hold_step
 
 __all__ = ["START_TS", "Job", "Stepper", "Transition", "Universe", "World"]
 
