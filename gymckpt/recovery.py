@@ -18,7 +18,7 @@ from typing import Any, Literal
 import attrs
 
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
-from gymckpt.core.operation import OperationState
+from gymckpt.core.operation import OperationState, require_runnable
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME, require_duration
 from gymckpt.episodes import require_operation_id
@@ -66,7 +66,8 @@ class Recovered:
     outcome: Literal["settled", "unconfirmed", "held", "unreadable"]
     """`settled`: it has ended. `unconfirmed`: some instances are not confirmed open; they are tried
     again while this process lives, and by the next recovery. `held`: its controller is alive.
-    `unreadable`: its log does not follow its chart; it was left alone."""
+    `unreadable`: its log does not follow its chart, or this release does not have the chart in
+    that version; it was left alone."""
     found_in: str
     """The state in which it was found."""
     state: str
@@ -255,6 +256,11 @@ async def _taken_over(
         found_in=row.state,
         state=row.state,
     )
+    try:
+        require_runnable(row.chart, row.chart_version)  # before it is taken from who can
+    except ValueError as unknown:
+        logger.error("operation %r cannot be recovered: %s", row.operation_id, unknown)  # noqa: TRY400
+        return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(unknown))
     try:
         scheduler, epoch = await claimed(
             row,

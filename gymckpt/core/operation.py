@@ -32,6 +32,7 @@ __all__ = [
     "apply",
     "machine_of",
     "opened",
+    "require_runnable",
 ]
 
 OPEN_TRIGGER = "open"
@@ -197,8 +198,8 @@ def opened(entry: Entry) -> OperationState:
             shipped; the instances are none, or one is named twice; a setting is out of range.
     """
     facts: Mapping[str, Any] = entry.facts
-    declared = machine_of(facts["chart"]).chart
-    _require_runnable(declared, facts)
+    declared = require_runnable(facts["chart"], facts["chart_version"])
+    _require_named(declared, facts)
     return OperationState(
         run=entry.run,
         operation_id=entry.operation_id,
@@ -217,16 +218,30 @@ def opened(entry: Entry) -> OperationState:
     )
 
 
-def _require_runnable(declared: Chart, facts: Mapping[str, Any]) -> None:
-    """Require that an operation can run a chart, and that it says what the chart leaves open."""
+def require_runnable(chart: str, version: object) -> Chart:
+    """
+    Return the chart that an operation runs, if this release has it in that version.
+
+    Args:
+        chart: Its name.
+        version: Of which version it was when the operation was opened.
+
+    Raises:
+        ValueError: There is no such chart, it is none of an operation, or of another version.
+    """
+    declared = machine_of(chart).chart
     if declared.scope != "operation":
         raise ValueError(f"chart {declared.name!r} is of scope {declared.scope!r}, not 'operation'")
-    version = facts["chart_version"]
     if version != declared.version:
         raise ValueError(
             f"chart {declared.name!r} was of version {version!r:.50} when the operation was "
             f"opened, this release has {declared.version}; use one that has that version"
         )
+    return declared
+
+
+def _require_named(declared: Chart, facts: Mapping[str, Any]) -> None:
+    """Require that an operation says what its chart leaves open."""
     if any(state.call == AT_OPENING for state in declared.states.values()):
         call = facts.get("call")
         if call not in SWEEP_CALLS:

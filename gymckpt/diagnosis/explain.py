@@ -19,6 +19,7 @@ from gymckpt.diagnosis.explanation import Controller, Explanation, Finding, Why
 from gymckpt.diagnosis.lanes import StateSpan
 from gymckpt.diagnosis.outlook import moves_of, next_of, waits_for
 from gymckpt.diagnosis.picture import parked_s
+from gymckpt.diagnosis.replay import replay
 from gymckpt.diagnosis.signs import controller_of, findings_of, lease_of
 from gymckpt.diagnosis.stories import Story
 from gymckpt.diagnosis.words import count_of, duration
@@ -213,9 +214,10 @@ def _unopened(given: Sequence[Entry], now_ts: float | None, cut: str) -> Explana
     """Explain a history of which not even the first entry is there or legal."""
     first = given[0] if given else None
     ts = first.ts if first else now_ts or 0.0
+    diverged = replay(given[:1]).divergence
     words = cut or (
-        f"its first entry is no opening (entry {first.seq}, {text_of(first.trigger, 60)})"
-        if first
+        f"its first entry is no opening for this release (entry {first.seq}, {diverged.found})"
+        if first and diverged
         else "there is no entry"
     )
     state = text_of(first.dest, 60) if first else ""

@@ -150,6 +150,8 @@ def _divergence(error: Exception, entry: Entry, before: OperationState | None) -
         expected = text_of(error.expected, SIDE_MAX)
         if error.found and error.expected.startswith("a transition"):
             expected = text_of(error.found, SIDE_MAX)
+        elif error.__cause__ is not None:  # what it has is of no use, and this says why
+            found = text_of(f"{found} ({error.found})", SIDE_MAX)
         return Divergence(seq=entry.seq, kind="chart", rule=chart, expected=expected, found=found)
     if isinstance(error, InvariantViolated):
         return Divergence(
