@@ -2,11 +2,13 @@
 Faults to be planted in the core and the control plane, to see that a net catches them.
 
 Each takes a `MonkeyPatch` and makes one mistake that somebody might make; nothing else changes.
+What transitions are taken while a fault is planted is forgotten afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -25,8 +27,9 @@ from gymckpt.journal.memory import MemoryJournal
 from gymckpt.participant.control import ControlPlane
 from gymckpt.runtime import driver as runtime_driver
 from tests.core import driver as test_driver
+from tests.core.steps import TAKEN
 
-__all__ = ["PLANTS", "Plant"]
+__all__ = ["PLANTS", "Plant", "planted"]
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -216,3 +219,16 @@ PLANTS: dict[str, Plant] = {
     )
 }
 """Every fault by its name."""
+
+
+@contextmanager
+def planted(fault: str) -> Iterator[None]:
+    """Plant a fault for a while."""
+    before = frozenset(TAKEN)
+    with pytest.MonkeyPatch.context() as patch:
+        PLANTS[fault](patch)
+        try:
+            yield
+        finally:
+            TAKEN.clear()
+            TAKEN.update(before)

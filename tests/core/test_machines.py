@@ -34,7 +34,7 @@ from gymckpt.core.settings import Settings
 from gymckpt.errors import IllegalTransition, InvariantViolated
 from tests.core.driver import DEAD, FATAL, SHAKY, World, names
 from tests.core.histories import CALL_HISTORIES, OPERATION_CHARTS, bring_about, opened, path
-from tests.core.planted import PLANTS
+from tests.core.planted import planted
 from tests.core.promises import SLACK_S, Promises
 from tests.core.steps import TAKEN, Transition, all_transitions
 from tests.core.strategies import policies
@@ -434,26 +434,21 @@ CAUGHT: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("fault", CAUGHT)
-def test_planted_faults_are_caught(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_planted_faults_are_caught(fault: str) -> None:
     """The machines find each fault that is planted in the core."""
     chart, state, trigger = CAUGHT[fault]
     edges = {edge for edge in EDGES[chart] if edge[1:3] == (state, trigger)}
-    before = frozenset(TAKEN)
-    PLANTS[fault](monkeypatch)
-    try:
-        with pytest.raises((AssertionError, IllegalTransition, InvariantViolated)):
-            run(
-                "checkpoint" if chart == "call" else chart,
-                edges,
-                max_examples=100,
-                phases=(Phase.generate,),
-                derandomize=True,
-                database=None,
-                print_blob=False,
-            )
-    finally:
-        TAKEN.clear()
-        TAKEN.update(before)
+    broken = (AssertionError, IllegalTransition, InvariantViolated)
+    with planted(fault), pytest.raises(broken):
+        run(
+            "checkpoint" if chart == "call" else chart,
+            edges,
+            max_examples=100,
+            phases=(Phase.generate,),
+            derandomize=True,
+            database=None,
+            print_blob=False,
+        )
 
 
 @pytest.mark.parametrize("chart", EDGES)

@@ -2,24 +2,30 @@
 Every pair of state and trigger of the operation charts, through `step` and not only the machine.
 
 The pairs are read from the charts; each is tried in an operation that has really reached its state.
+What comes back for a call is tried in every state of call.toml likewise. The same product on the
+machines alone, of all charts, is in tests/chart/test_machine.py, and that of what a participant is
+asked in tests/participant/test_control.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from gymckpt.chart import Ignored, load_chart
+from gymckpt.chart import Ignored, chart_names, load_chart
 from gymckpt.chart.check import FILE_ENDS
 from gymckpt.errors import IllegalTransition, InvariantViolated
-from tests.core.driver import World
+from tests.core.driver import DEAD, FATAL, SHAKY, World
 from tests.core.histories import (
+    CALL_HISTORIES,
     FILE_OUTCOMES,
     OPERATION_CHARTS,
     bring_about,
     condition_of,
+    opened,
     reached,
     triggers_of,
 )
+from tests.core.planted import planted
 
 Pair = tuple[str, str, str]
 
@@ -116,3 +122,57 @@ def test_outcomes_of_an_earlier_withdrawal_change_nothing() -> None:
 def test_every_outcome_of_a_file_is_known() -> None:
     """The outcomes of file effects that tests bring about are those that charts must take."""
     assert set(FILE_OUTCOMES) == {end for ends in FILE_ENDS.values() for end in ends}
+
+
+def test_no_chart_is_left_out() -> None:
+    """Every chart of an operation is among those that are tried, and every pair of it is."""
+    operations = [name for name in chart_names() if load_chart(name).scope == "operation"]
+    assert sorted(OPERATION_CHARTS) == sorted(operations)
+    pairs = [pair for kind in ("edge", "ignored", "illegal") for pair in _pairs(kind)]
+    assert sorted(pairs) == sorted(
+        (name, state, trigger)
+        for name in operations
+        for state in load_chart(name).states
+        for trigger in load_chart(name).triggers
+    )
+
+
+@pytest.mark.parametrize("pair", CALL_HISTORIES, ids=".".join)
+def test_whatever_comes_back_is_taken_or_stale(pair: tuple[str, str]) -> None:
+    """After each edge of call.toml any ask may come back with anything: none of it is illegal."""
+    lived = opened("checkpoint")
+    CALL_HISTORIES[pair](lived)
+    replies = (
+        ("answered", None),
+        ("refused", None),
+        *(("failed", f) for f in (SHAKY, FATAL, DEAD)),
+    )
+    for ask in lived.sent:
+        for outcome, failure in replies:
+            world = lived.copied()
+            source = world.operation.call_state(ask.call, ask.instance).state
+            entry = world.reply(ask, outcome, failure).entries[0]  # type: ignore[arg-type]
+            row = load_chart("call").states[source]
+            assert (entry.instance, entry.call, entry.ask) == (ask.instance, ask.call, ask.ask)
+            assert entry.source == source
+            assert entry.trigger in (*row.on, "stale")
+            assert entry.trigger != "stale" or entry.dest == source
+
+
+def test_replies_are_tried_in_every_state_of_a_call() -> None:
+    """Together those histories end with calls in every state in which one can have been asked."""
+    found: set[str] = set()
+    for history in CALL_HISTORIES.values():
+        world = opened("checkpoint")
+        history(world)
+        found |= {world.operation.call_state(ask.call, ask.instance).state for ask in world.sent}
+    assert found == set(load_chart("call").states) - {"idle"}
+
+
+def test_planted_faults_are_caught() -> None:
+    """An edge that is missing, and one that leads elsewhere, are not what the chart says."""
+    test_edges_lead_where_the_chart_says("checkpoint", "parked", "lose_lease")
+    with planted("edge_missing"), pytest.raises(IllegalTransition):
+        test_edges_lead_where_the_chart_says("checkpoint", "parked", "lose_lease")
+    with planted("wrong_dest"), pytest.raises(AssertionError):
+        test_edges_lead_where_the_chart_says("checkpoint", "committed", "discard")

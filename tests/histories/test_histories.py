@@ -19,7 +19,7 @@ from gymckpt.diagnosis.replay import replay
 from gymckpt.errors import JournalCorrupt
 from gymckpt.journal.portable import Export, read_export
 from tests.cli.command import run as gymckpt
-from tests.core.planted import PLANTS
+from tests.core.planted import planted
 from tests.core.steps import Transition, all_transitions, transitions_of
 from tests.histories.recipes import RECIPES, made
 
@@ -157,14 +157,11 @@ def test_histories_tell_of_most_transitions(chart: str) -> None:
 # --- the net can fail ---------------------------------------------------------------------------
 
 
-def test_changed_chart_is_told_what_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_chart_is_told_what_it_breaks() -> None:
     """Without an edge that a release has taken a history breaks, and is told what that means."""
-    PLANTS["edge_missing"](monkeypatch)
-    broken = {
-        name_of(path): problem_of(read_export(path))
-        for path in HISTORIES
-        if problem_of(read_export(path))
-    }
+    with planted("edge_missing"):
+        problems = {name_of(path): problem_of(read_export(path)) for path in HISTORIES}
+    broken = {name: problem for name, problem in problems.items() if problem}
     assert {name.split("/")[1] for name in broken} == {
         "checkpoint-lease-lost",
         "checkpoint-lease-presumed-lost",

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.planted import PLANTS
-from tests.core.steps import TAKEN
+from tests.core.planted import PLANTS, planted
 from tests.scenarios.scripts import parsed, played, written
 
 HERE = Path(__file__).parent
@@ -35,17 +34,11 @@ CAUGHT_BY = {
 
 @pytest.mark.parametrize("fault", PLANTS)
 def test_planted_fault_is_caught(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, fault: str
 ) -> None:
     """A scenario tells what a planted fault does, in lines that its file does not have."""
-    logging.disable(logging.CRITICAL)
-    before = frozenset(TAKEN)
+    caplog.set_level(logging.CRITICAL + 1, "gymckpt")
     text = (HERE / f"{CAUGHT_BY[fault]}.txt").read_text()
-    PLANTS[fault](monkeypatch)
-    try:
+    with planted(fault):
         found = written(played(parsed(text), tmp_path, look=lambda _: None))
-    finally:
-        logging.disable(logging.NOTSET)
-        TAKEN.clear()
-        TAKEN.update(before)
     assert found != text
