@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from gymckpt.chart import Fired, load_chart
+from gymckpt.chart import Fired, Ignored, Refused, load_chart
 from gymckpt.core.effects import SendCall, Tell, WithdrawManifest, WriteManifest
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import CALL_CHART, OperationState, machine_of
@@ -57,8 +57,10 @@ def hold_step(before: OperationState, taken: Step) -> None:
 
     Every call that leaves has its entry in the same step, with the same number and deadline, and
     every such entry its call; a file is touched only by a step that recorded something; a step
-    without entries leaves the state as it was, apart from the epoch that a claim has given.
+    without entries leaves the state as it was, apart from the epoch that a claim has given; a verb
+    that the chart ignores or a guard refuses is said to be, and nothing else is.
     """
+    assert taken.refused is None or isinstance(taken.refused, Ignored | Refused)
     asked = [
         (entry.instance, entry.call, entry.ask, entry.facts["deadline_ts"])
         for entry in taken.entries

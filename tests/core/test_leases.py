@@ -124,6 +124,18 @@ def test_a_failure_that_is_not_transient_loses_the_lease(failure: object) -> Non
     assert (cause.trigger, cause.call, cause.facts["failed"]) == ("lose_lease", "renew", 1)
 
 
+def test_a_deadline_of_a_fraction_of_a_second_is_acknowledged_as_it_is() -> None:
+    """What an instance has acknowledged is the deadline of its latest answer, however short."""
+    numbers = settings(control_timeout_s=0.3, prepare_timeout_s=0.2)
+    world = reached("checkpoint", "preparing", numbers=numbers)
+    world.answer("prepare")
+    assert dict(world.operation.acknowledged_at_s) == dict.fromkeys(world.operation.instances, 0.2)
+    world.wait(0.1)
+    world.answer("renew", 0)
+    first, second = world.operation.instances
+    assert dict(world.operation.acknowledged_at_s) == {first: 0.3, second: 0.2}
+
+
 def test_a_lease_is_lost_at_once_however_young_the_operation_is() -> None:
     """A renewal that fails for good a tenth of a second after the opening loses the lease then."""
     numbers = settings(control_timeout_s=0.3, prepare_timeout_s=0.3)

@@ -217,6 +217,16 @@ def test_the_horizon_follows_the_last_deadline_that_was_sent() -> None:
     assert world.operation.lease_horizon_at_s == pytest.approx(10 / 3 + 10 + 600)
 
 
+def test_the_horizon_follows_renewals_that_are_sent_again() -> None:
+    """A renewal's second try carries a later deadline, which an instance may act on."""
+    world = reached("checkpoint", "parked", numbers=settings(prepare_timeout_s=10.0))
+    world.wait_until(lambda world: bool(world.outstanding("renew")))
+    world.fail("renew", 0)
+    world.wait_until(lambda world: len(world.outstanding("renew")) == 2)
+    assert world.at_s == pytest.approx(20 / 3)
+    assert world.operation.lease_horizon_at_s == pytest.approx(20 / 3 + 10 + 600)
+
+
 def test_an_old_sweep_timer_sends_nothing_while_parked() -> None:
     """A sweep timer in a state that does not reopen does nothing."""
     world = reached("checkpoint", "parked")
