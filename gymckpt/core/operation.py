@@ -300,12 +300,12 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
         )
     if entry.dest != operation.state:
         effect = operation.declared.states[entry.dest].effect
-        written = changes.get("root", operation.root) is not None
+        named = operation.root is not None
         changes |= {
             "state": entry.dest,
             "entered_ts": entry.ts,
             "entered_at_s": entry.at_s,
-            "file": "pending" if effect and written else "none",
+            "file": "pending" if effect and named else "none",
         }
     return attrs.evolve(operation, **changes)
 
