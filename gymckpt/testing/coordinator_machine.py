@@ -32,12 +32,11 @@ from gymckpt.coordinator import GymCheckpointCoordinator
 from gymckpt.errors import OperationOpen
 from gymckpt.testing.controllers import Controller
 from gymckpt.testing.faults import FAULTS
+from gymckpt.testing.histories import CALLS
 from gymckpt.testing.promises import Promises
 from gymckpt.testing.stage import Held, Stage
 
 __all__ = ["CoordinatorMachine", "Held", "run_coordinator_machine"]
-
-CALLS = ("prepare", "renew", "commit", "resume", "restore", "retire", "forget")
 
 Pace = int | float | None
 """How long a rule waits for what it has begun: so many rounds of the loop (an int), so many

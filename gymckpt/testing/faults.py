@@ -91,6 +91,7 @@ class FaultScript:
         self._scripts: defaultdict[str, list[Fault | None]] = defaultdict(list)
         self._always: dict[str, Fault] = {}
         self._dead = False
+        self._calls_left: int | None = None
 
     def script(self, call: str, *faults: Fault | None) -> None:
         """
@@ -116,9 +117,15 @@ class FaultScript:
         """How many faults of its script are still to come."""
         return sum(fault is not None for queued in self._scripts.values() for fault in queued)
 
-    def die(self) -> None:
-        """Answer every call from now on like an actor that is dead."""
-        self._dead = True
+    def die(self, *, after_calls: int = 0) -> None:
+        """
+        Answer every call from some moment on like an actor that is dead.
+
+        Args:
+            after_calls: How many more calls are answered before.
+        """
+        self._dead = after_calls == 0
+        self._calls_left = after_calls
 
     @property
     def is_dead(self) -> bool:
@@ -137,6 +144,9 @@ class FaultScript:
         def send(*args: Any, **kwargs: Any) -> Awaitable[Any]:
             call = FakeCall(name.removeprefix("checkpoint_"), str(args[0]) if args else "")
             self.calls.append(call)
+            if self._calls_left is not None:
+                self._dead = self._dead or self._calls_left == 0
+                self._calls_left -= 1
             return self._run(call, lambda: does(*args, **kwargs))
 
         return _Method(send)
