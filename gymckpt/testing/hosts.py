@@ -159,7 +159,7 @@ def take_stray(host: Host, call: str, wire_id: str, now_ts: float) -> Host:
     Raises:
         Broken: S8: it was refused, and has changed the host.
     """
-    plane = _plane(host)
+    plane = _plane(expired(host, now_ts))
     before = plane.state
     try:
         if call == "resume":
