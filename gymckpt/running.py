@@ -128,7 +128,7 @@ class Running:
         Raises:
             CancelledError: A cancellation came while an ordinary error was being cleaned up.
         """
-        self.scheduler.post(trigger, {"reason": f"{type(error).__name__}: {text_of(error)}"})
+        self.scheduler.post(trigger, {"reason": _reason(error)})
         cancelled = await self._cleaned_up(may_leave=isinstance(error, asyncio.CancelledError))
         self._note_unconfirmed(error)
         if isinstance(error, Exception):
@@ -205,7 +205,9 @@ class Running:
         """
         if guard.release(error):
             await self.end(self.error())
-        lost = self.error() if guard.lost else None
+        cause = self.operation.cause
+        told = cause is not None and cause.facts.get("reason") == _reason(error)
+        lost = self.error() if guard.lost and not told else None
         if lost is not None and text_of(lost) != text_of(error):
             _note(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
@@ -301,12 +303,13 @@ class Running:
 
     def _note_unconfirmed(self, error: BaseException) -> None:
         """Note on `error` what cleaning up left unconfirmed and tries again, one note per step."""
+        cause = self.operation.cause
         for call, what in (
             ("retire", "retiring restored attempts is unconfirmed"),
             (RESUME, "reopening is unconfirmed"),
         ):
             failures = self.scheduler.unconfirmed(call)
-            if failures:
+            if failures and call != (cause.call if cause else None):  # else it is `error` itself
                 _note(error, f"cleanup: {what}: {GymCheckpointOperationError(call, failures)}")
         unrecorded = self.scheduler.unrecorded
         if unrecorded is not None and unrecorded is not error:
@@ -334,6 +337,11 @@ def _retrieve(looking: asyncio.Future[str]) -> None:
     """Look at what nobody waits for any more, so that it is not reported as lost."""
     if not looking.cancelled():
         looking.exception()
+
+
+def _reason(error: BaseException) -> str:
+    """Return how the journal names an error for which an operation is given up."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def _note(error: BaseException, note: str) -> None:
