@@ -205,9 +205,8 @@ class Running:
         """
         if guard.release(error):
             await self.end(self.error())
-        cause = self.operation.cause
-        told = cause is not None and cause.facts.get("reason") == _reason(error)
-        lost = self.error() if guard.lost and not told else None
+        told = self.operation.cause.facts.get("reason") if self.operation.cause else None
+        lost = self.error() if guard.lost and told != _reason(error) else None
         if lost is not None and text_of(lost) != text_of(error):
             _note(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
