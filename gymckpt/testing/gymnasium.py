@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import attrs
 
@@ -21,7 +20,6 @@ from gymckpt.participant.episodes import LiveEpisode
 from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.participant.servers import Server
 from gymckpt.participant.store import Record
-from gymckpt.participant.work import Workshop
 from gymckpt.testing.faults import UnpicklableError
 from gymckpt.testing.instance import InstanceUnderTest, handle_of
 
@@ -34,8 +32,6 @@ __all__ = [
     "VirtualDeployment",
     "steered",
 ]
-
-T = TypeVar("T")
 
 START_TS = 1_000_000.0
 GRACE_S = 600.0
@@ -298,21 +294,8 @@ class GymnasiumUnderTest(InstanceUnderTest):
         await self.deployment.end()
 
 
-class _Inline(Executor):
-    """Runs what it is given at once: the time of a thread is not that of a virtual loop."""
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run it."""
-        future: Future[T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # as of a thread: it is for whoever waits
-            future.set_exception(error)
-        return future
-
-
 class VirtualDeployment(GymnasiumDeployment):
-    """A deployment on a virtual loop: its clock is the loop's, and the loop does its file work."""
+    """A deployment for a coordinator machine: its clock is the loop's, and its turns take time."""
 
     def __init__(
         self,
@@ -336,7 +319,6 @@ class VirtualDeployment(GymnasiumDeployment):
         super().__init__(
             instance_id, now_ts=now_ts, grace_s=grace_s, turn_pause_s=turn_pause_s, **settings
         )
-        self._workshop = Workshop(timers=self._timers, pulse=self._pulse, executor=_Inline())
 
     @property
     def is_open(self) -> bool:

@@ -124,6 +124,12 @@ class ProcessLoop(VirtualLoop):
         handles.append(timer)
         return timer
 
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Run a blocking function here, since the time of a thread is not this loop's."""
+        return self.start_job("executor", lambda: func(*args))
+
     def start_outside(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine in no process, whichever begins it."""
         return self.create_task(main, context=contextvars.Context())
