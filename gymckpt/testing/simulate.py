@@ -90,10 +90,9 @@ class Result:
         self.simulated_s += outcome.seconds
         self.coverage.add(outcome.coverage)
         if outcome.problems:
-            problems = tuple(str(problem) for problem in outcome.problems)
-            self.broke.append(
-                Broke(name=name, command=command, problems=problems, timeline=outcome.timeline)
-            )
+            problems, timeline = outcome.problems, outcome.timeline
+            broke = Broke(name=name, command=command, problems=problems, timeline=timeline)
+            self.broke.append(broke)
         else:
             self.told = outcome.timeline
 

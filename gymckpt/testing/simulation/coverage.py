@@ -53,6 +53,10 @@ class Coverage:
         self.fired[kind] += 1
         self._order.append(kind)
 
+    def any_fired(self, prefix: str) -> bool:
+        """Whether a fault has happened whose kind begins so."""
+        return any(kind.startswith(prefix) for kind in self.fired)
+
     def recorded(self, entries: Sequence[Entry]) -> None:
         """Note entries."""
         self.entries += len(entries)

@@ -69,8 +69,10 @@ class CountingEpisode:
     async def turn(self) -> bool:
         """Play one turn; return whether it was the last."""
         if not self.restart_only:
-            self._host.require_moving(self.episode)
+            self._host.require_moving(self.episode, PARKED)
         await asyncio.sleep(self._host.turn_of(self.episode))
+        if not self.restart_only:  # a restore lets turns end that it will overtake
+            self._host.require_moving(self.episode, PARKED - {"restored"})
         self.row_keys.append(f"{self.episode.capture_key}/t{self.turns:05d}")
         return self.turns >= self._host.turns_max
 
@@ -151,11 +153,11 @@ class SimulatedDeployment(Deployment):
         """Return the reply, now or later, of an episode that is live or ended here."""
         return self._table.outcome(episode)
 
-    def require_moving(self, episode: EnvironmentEpisode) -> None:
-        """Say so if an episode begins a turn while this instance says that it is parked."""
+    def require_moving(self, episode: EnvironmentEpisode, parked: frozenset[str]) -> None:
+        """Say so if an episode moves while this instance says that it is parked."""
         for server in self.servers:
             state = server.control.state
-            if state.phase in PARKED:
+            if state.phase in parked:
                 what = f"{episode.capture_key} moves while {state.checkpoint_id} has it parked"
                 self.broken(Broken("S1", f"{self.instance_id}: {what}"))
 

@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
+ROUNDS_MAX = 50_000
+"""How many rounds may pass in one instant; more of them go round for ever."""
+
 CLOSINGS_MAX = 20
 """How often a coroutine that will not end is told to at the end of a run."""
 
@@ -92,6 +95,8 @@ class SimulatedLoop(VirtualLoop):
         """
         super().__init__()
         self._rng = rng
+        self._rounds = 0
+        """How many rounds have passed in this instant."""
         self._held: dict[Process, list[asyncio.Handle]] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self.start_io: Callable[[str, Callable[[], Any]], asyncio.Future[Any]] = super().start_job
@@ -144,10 +149,14 @@ class SimulatedLoop(VirtualLoop):
         ready: deque[asyncio.Handle] = self._ready
         while scheduled and scheduled[0].cancelled():
             heapq.heappop(scheduled)._scheduled = False
+        self._rounds += 1
+        if self._rounds > ROUNDS_MAX:
+            raise NothingLeft("something goes round for ever while no time passes")
         if not ready and not self._stopping:
             if not scheduled:
                 raise NothingLeft("nothing is scheduled on this loop: everything waits for ever")
-            self._now_s = max(self._now_s, scheduled[0].when())
+            if scheduled[0].when() > self._now_s + RESOLUTION_S:
+                self._now_s, self._rounds = scheduled[0].when(), 0
         end_s = self._now_s + RESOLUTION_S
         while scheduled and scheduled[0].when() < end_s:
             timer = heapq.heappop(scheduled)

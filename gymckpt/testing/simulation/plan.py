@@ -35,9 +35,9 @@ POINT_KINDS = (
     "manifest-fail", "manifest-full", "manifest-hang",
     "journal-fail", "journal-lost", "journal-hang",
     "clock-step", "clock-skew",
-    "crash", "pause", "operator", "cancel", "raise",
+    "crash", "pause", "operator", "cancel", "raise", "beside",
 )  # fmt: skip
-"""What may happen at a point of a verb."""
+"""What may happen at a point of a verb; `beside`: another verb is called while it runs."""
 
 KINDS = MESSAGE_KINDS + POINT_KINDS
 
@@ -135,13 +135,16 @@ def draw(
     chosen = _some(rng, allowed)
     messages = {kind: rng.choice(PROBABILITIES) for kind in chosen if kind in MESSAGE_KINDS}
     points = [kind for kind in chosen if kind in POINT_KINDS]
+    verbs = [_verb(rng, count, points) for _ in range(rng.randint(2, 6))]
+    if any(verb.kind in ("restored", "restore") for verb in verbs):
+        verbs.insert(0, Verb(kind="checkpoint", body_s=0.0, choice=1))
     return Plan(
         seed=seed,
         instances=count,
         rollouts=rng.choice((1, 1, 2, 3)),
-        turn_s=rng.choice((0.05, 0.5, 4.0)),
+        turn_s=rng.choice((0.3, 2.0, 6.0)),
         message_faults=messages,
-        verbs=tuple(_verb(rng, count, points) for _ in range(rng.randint(2, 6))),
+        verbs=tuple(verbs),
         takeover_s=rng.choice((0.1, 2.0, 20.0)),
         forced=rng.random() < 0.4,
         startup_faults=tuple(_fault(rng, count, points) for _ in range(rng.choice((0, 0, 1, 2))))
@@ -155,15 +158,16 @@ def _some(rng: random.Random, allowed: Sequence[str]) -> list[str]:
     if rng.random() < FAULTLESS_SHARE:
         return []
     share = rng.choice((0.1, 0.25, 0.6))
-    return [kind for kind in allowed if rng.random() < share]
+    chosen = [kind for kind in allowed if rng.random() < share]
+    return chosen or ([rng.choice(allowed)] if allowed else [])
 
 
 _VERBS: Sequence[tuple[VerbKind, int]] = (
     ("snapshot", 6),
     ("checkpoint", 4),
     ("uncommitted", 1),
-    ("restored", 4),
-    ("restore", 2),
+    ("restored", 5),
+    ("restore", 3),
     ("retire", 2),
     ("forget", 1),
     ("resume", 1),

@@ -39,7 +39,8 @@ class Outcome:
     """What came of one seed."""
 
     plan: Plan
-    problems: tuple[Broken, ...]
+    problems: tuple[str, ...]
+    """The promises that were seen broken, each in a line that begins with its name."""
     timeline: tuple[str, ...]
     """Empty where nothing was broken and nobody asked for it."""
     coverage: Coverage
@@ -98,17 +99,18 @@ def simulate(plan: Plan, *, timeline: bool = False) -> Outcome:
         timeline: Whether to keep the timeline of a run in which nothing was broken.
     """
     loop = SimulatedLoop(Random(f"{plan.seed}/loop"))
-    with _directory() as base, _buried(loop):
+    with _directory() as base, _collected():
         world = World(plan, loop, base)
         with (
-            replaced_system(world.disk_of, Random(f"{plan.seed}/names")),
             _logged(world.timeline),
+            _buried(loop),
+            replaced_system(world.disk_of, Random(f"{plan.seed}/names")),
         ):
             _play(world)
         wanted = timeline or world.problems
         outcome = Outcome(
             plan=plan,
-            problems=tuple(world.problems),
+            problems=tuple(str(one).replace(str(base), "") for one in world.problems),
             timeline=tuple(world.timeline.lines(without=[str(base)]) if wanted else ()),
             coverage=world.coverage,
             operations=len(world.watch.operations),
@@ -120,27 +122,43 @@ def simulate(plan: Plan, *, timeline: bool = False) -> Outcome:
 
 
 @contextlib.contextmanager
-def _buried(loop: SimulatedLoop) -> Iterator[None]:
+def _collected() -> Iterator[None]:
     """
-    End a loop, and collect no garbage before that and then all of it in silence.
+    Collect no garbage before the end of a run.
 
-    What a killed process leaves behind must neither be cleaned up in the middle of the run nor be
-    reported as never awaited.
+    What a killed process leaves behind must not be cleaned up in the middle of it.
     """
-    enabled, hook = gc.isenabled(), sys.unraisablehook
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        sys.unraisablehook = lambda _unraisable: None
-        try:
+        with _silence():
+            gc.collect()
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _buried(loop: SimulatedLoop) -> Iterator[None]:
+    """End a loop when the context exits."""
+    try:
+        yield
+    finally:
+        with _silence():
             loop.bury()
             loop.close()
-            gc.collect()
-        finally:
-            sys.unraisablehook = hook
-            if enabled:
-                gc.enable()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Report no coroutine that was never awaited to its end: its process was killed."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _unraisable: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def _play(world: World) -> None:

@@ -27,7 +27,7 @@ def _plan(*verbs: Verb, instances: int) -> Plan:
         seed=0,
         instances=instances,
         rollouts=1,
-        turn_s=0.05,
+        turn_s=1.0,
         message_faults={},
         verbs=verbs,
         takeover_s=16.0,

@@ -233,6 +233,18 @@ class Watch:
                 known.settled_s = self._now_s()
                 self._hold_ended(known)
 
+    def hold_alone(self, process: Process, operation_id: str) -> None:
+        """Hold S7 against an operation that a controller has just opened."""
+        if self.operations[operation_id].chart == "sweep":
+            return
+        for known in self.operations.values():
+            if known.operation_id == operation_id or list(known.drivers) != [process.name]:
+                continue
+            row = machine_of(known.chart).chart.states[known.state]
+            if known.chart != "sweep" and "settle" in row.on:
+                what = f"{operation_id} is opened while {known.operation_id} is {known.state}"
+                self._broken(Broken("S7", what))
+
     def _opened(self, entry: Entry) -> KnownOperation:
         return KnownOperation(
             chart=entry.facts["chart"],

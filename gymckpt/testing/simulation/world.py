@@ -44,6 +44,9 @@ RUN_BOUND_S = 20_000.0
 
 TURNS_MAX = 40
 
+RESTING_TURN_S = 5.0
+"""How long a turn takes at the most once the faults are over and all waits for leases to end."""
+
 
 class World:
     """
@@ -58,6 +61,7 @@ class World:
         watch: What is held against the promises.
         problems: The promises that were seen broken.
         coverage: Which transitions were met by which faults.
+        happened: The faults of the plan that have happened.
     """
 
     def __init__(self, plan: Plan, loop: SimulatedLoop, base: Path) -> None:
@@ -80,6 +84,7 @@ class World:
         self.store = MemoryStore(now_s=loop.time)
         self.lives: dict[Controller, asyncio.Task[None]] = {}
         self.faults_over = False
+        self.happened: list[Fault] = []
         self._turns = Random(f"{plan.seed}/turns")
         self._rng = Random(f"{plan.seed}/world")
         self._alarm = asyncio.Event()
@@ -109,9 +114,7 @@ class World:
         )
         self.network.faults = dict(plan.message_faults)
         self.ledger = Ledger(self.instances, rollouts=plan.rollouts, rng=self._rng)
-        self.stage = Stage(
-            self.base, self.ledger, self.timeline, self._rng, published=[], used=[]
-        )
+        self.stage = Stage(self.base, self.ledger, self.timeline, self._rng, published=[], used=[])
         loop.start_io = io_of(loop, self.disk_of, self._file_point)
         loop.set_exception_handler(self._reported)
 
@@ -126,7 +129,8 @@ class World:
         )
 
     def _turn_s(self, _episode: EnvironmentEpisode) -> float:
-        return round(self.plan.turn_s * (0.2 + 0.8 * self._turns.random()), 6)
+        longest_s = max(self.plan.turn_s, RESTING_TURN_S) if self.faults_over else self.plan.turn_s
+        return round(longest_s * (0.2 + 0.8 * self._turns.random()), 6)
 
     def _wall_ts(self, process: Process) -> float:
         controller = self.controllers.get(process)
@@ -177,6 +181,8 @@ class World:
     def recorded(self, process: Process, entries: Sequence[Entry]) -> None:
         """Note entries that are durable."""
         self.watch.recorded(process, entries)
+        if entries[0].seq == 1 and not self.coverage.any_fired("journal"):
+            self.watch.hold_alone(process, entries[0].operation_id)
         self.coverage.recorded(entries)
 
     def point(self, what: str) -> None:
@@ -208,8 +214,10 @@ class World:
     def _fire(self, fault: Fault, controller: Controller, what: str) -> None:
         target = self.instances[fault.target].instance_id
         self.fired(fault.kind)
+        self.happened.append(fault)
         self.timeline.note(
-            "fault", f"{fault.kind} at {what} ({controller.process.name}, {target}, {fault.seconds}s)"
+            "fault",
+            f"{fault.kind} at {what} ({controller.process.name}, {target}, {fault.seconds}s)",
         )
         getattr(self, f"_fault_{fault.kind.replace('-', '_')}")(fault, controller)
 
@@ -317,6 +325,10 @@ class World:
     def _fault_raise(self, _fault: Fault, controller: Controller) -> None:
         controller.body_fails = True
 
+    def _fault_beside(self, _fault: Fault, controller: Controller) -> None:
+        self._others += 1
+        controller.process.start(controller.beside(f"beside-{self._others}"))
+
     async def _operate(self, fault: Fault, process: Process) -> None:
         """Make one move of an operator on some unfinished operation."""
         await asyncio.sleep(0.001 * (fault.choice % 50))
@@ -415,7 +427,9 @@ class World:
                     {alarm, *lives}, timeout=RUN_BOUND_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not done:
-                    self.broken(Broken("L1", "controllers are still at work after a very long time"))
+                    self.broken(
+                        Broken("L1", "controllers are still at work after a very long time")
+                    )
                     return False
         finally:
             alarm.cancel()
