@@ -257,6 +257,13 @@ class Model(RuleBasedStateMachine):
         if code is None:
             self.newest[rollout] = attempt
 
+    @rule()
+    def it_restarts_empty(self) -> None:
+        """The actor crashes and comes back: of what it knew nothing is left, not even the fence."""
+        self.plane = ControlPlane("server", grace_s=GRACE_S)
+        self.phase, self.holder, self.lease, self.stale = "idle", None, None, []
+        self.requests, self.answers, self.marks, self.newest = {}, {}, {}, {}
+
     # --- what always holds ------------------------------------------------------------------
 
     @invariant()
