@@ -6,9 +6,15 @@ Each stands for a mistake that a backend may make; the docstring of its class sa
 
 from __future__ import annotations
 
-from tests.testing import broken_holding, broken_leases, broken_saving, registry
+from tests.testing import (
+    broken_holding,
+    broken_leases,
+    broken_reading,
+    broken_saving,
+    registry,
+)
 
-__all__ = ["BROKEN", "broken_holding", "broken_leases", "broken_saving"]
+__all__ = ["BROKEN", "broken_holding", "broken_leases", "broken_reading", "broken_saving"]
 
 BROKEN = registry.BROKEN
 """All of them by name."""
