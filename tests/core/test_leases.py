@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gymckpt.core.settings import RetryPolicy, Settings
 from gymckpt.errors import IllegalTransition
 from tests.core.driver import DEAD, FATAL, World, settings
-from tests.core.histories import reached
+from tests.core.histories import opened, reached
 
 BRIEF = settings(prepare_timeout_s=10.0)
 """Prepare is acknowledged no longer than a renewal: until 10 s."""
@@ -203,6 +203,33 @@ def test_the_lease_ends_when_it_ends_however_late_the_trouble_comes(fails_s: flo
     world.fail("renew", 0)
     world.wait_until(lambda world: world.operation.state == "discarding")
     assert world.at_s == pytest.approx(10.0, abs=1e-5)
+
+
+def test_the_end_of_a_lease_is_noticed_without_any_other_timer() -> None:
+    """A lease that ends between rounds, retries and budgets is lost at its end all the same."""
+    world = opened("checkpoint", 1, BRIEF)
+    world.verb("prepare")
+    world.answer("prepare")
+    world.wait(0.7)
+    world.answer("renew")
+    world.wait_until(lambda world: bool(world.outstanding("renew")))
+    world.wait(9.5 - world.at_s)
+    world.fail("renew", 0)
+    world.wait_until(lambda world: world.operation.state == "discarding")
+    assert world.at_s == pytest.approx(10.0, abs=1e-5)
+
+
+def test_no_round_begins_while_an_actor_is_dead() -> None:
+    """While the failures of a commit are gathered, nobody is renewed beside a dead actor."""
+    world = reached("checkpoint", "committing", count=3)
+    world.wait_until(lambda world: bool(world.outstanding("renew")))
+    world.fail("commit", 0, failure=FATAL)
+    world.kill("renew", 0)
+    world.answer("renew", 1, 2)
+    world.fire("renew")
+    assert (world.operation.state, world.outstanding("renew")) == ("committing", [])
+    world.wait(1.0)
+    assert world.operation.state == "discarding"
 
 
 def test_an_unanswered_renewal_is_trouble_when_its_budget_is_over() -> None:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymckpt.core.events import FailureRecord
+from gymckpt.core.events import FailureRecord, Moment
 from gymckpt.core.settings import RetryPolicy, Settings, require_duration, require_policies
-from tests.core.driver import World, names, settings
+from gymckpt.core.step import open_operation
+from gymckpt.errors import IllegalTransition
+from tests.core.driver import START_TS, World, names, settings
 from tests.core.strategies import policies
 
 DURATIONS = (
@@ -34,6 +36,7 @@ def test_an_opening_names_everything_that_a_replay_needs() -> None:
     world = World("restore", 2, facts={"inventory": {"a": 1}})
     (entry,) = world.entries
     assert (entry.seq, entry.epoch, entry.source, entry.dest) == (1, 1, "", "open")
+    assert (entry.ts, entry.at_s) == (START_TS, 0.0)
     assert entry.facts == {
         "inventory": {"a": 1},
         "chart": "restore",
@@ -42,6 +45,38 @@ def test_an_opening_names_everything_that_a_replay_needs() -> None:
         "settings": settings().to_facts(),
     }
     assert (world.asks, world.timers) == ([], {})
+
+
+def test_an_operation_begins_when_it_is_opened() -> None:
+    """An operation that was just opened is in its first state since then, and nothing is done."""
+    opening = open_operation(
+        moment=Moment(START_TS, 0.0),
+        run="run",
+        operation_id="op-1",
+        chart="restore",
+        instances=names(2),
+        settings=settings(),
+        facts={},
+    )
+    assert (opening.effects, opening.refused) == ((), None)
+    operation = opening.operation
+    assert (operation.state, operation.chart, operation.chart_version) == ("open", "restore", 1)
+    assert (operation.opened_ts, operation.entered_ts) == (START_TS, START_TS)
+    assert (operation.at_s, operation.entered_at_s, operation.seq) == (0.0, 0.0, 1)
+    assert (operation.epoch, operation.root, operation.cause) == (1, None, None)
+    assert (operation.file, operation.lease_deadline_at_s) == ("none", 0.0)
+
+
+def test_a_verb_that_comes_at_the_wrong_time_is_refused_with_the_operation() -> None:
+    """Whoever reads the error knows the operation, the version of its chart and what is legal."""
+    world = World("checkpoint")
+    with pytest.raises(IllegalTransition) as caught:
+        world.verb("commit")
+    assert (caught.value.subject, caught.value.version) == ("op-1", 1)
+    assert str(caught.value) == (
+        "checkpoint 'op-1' cannot take 'commit' in state 'open' (chart checkpoint v1); "
+        "legal here: prepare, discard, cancel, settle"
+    )
 
 
 def test_a_wire_id_may_differ_from_the_operations() -> None:
