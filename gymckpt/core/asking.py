@@ -153,7 +153,7 @@ def watch_lease(work: Work, _call: str = RENEW) -> None:
     if earliest_s is None or not work.operation.row.renews:
         return
     pause_s = work.operation.settings.retry(RENEW).pause_s
-    left_s = max(0.0, earliest_s - work.now.at_s)
+    left_s = earliest_s - work.now.at_s
     work.effects.append(StopTimer("lease"))
     if left_s > timing.RESOLUTION_S:
         work.effects.append(StartTimer("lease", left_s))
