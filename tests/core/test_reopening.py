@@ -85,8 +85,9 @@ def test_a_late_failure_of_an_earlier_ask_is_stale() -> None:
     """An earlier resume that fails late says nothing about the one that is out."""
     world = discarding()
     world.wait(16.0)
-    world.reply(world.sent_to("resume")[0], "failed", FATAL)
-    assert where(world) == "asked"
+    first, second = world.sent_to("resume")
+    assert world.reply(first, "failed", FATAL).effects == ()
+    assert (where(world), second in world.asks) == ("asked", True)
     stale = world.entries[-1]
     assert (stale.trigger, stale.source, stale.dest, stale.ask) == ("stale", "asked", "asked", 1)
     assert stale.facts == {"outcome": "failed"}
