@@ -95,6 +95,13 @@ def test_header_says_what_is_shown(path: Path) -> None:
     assert max(map(len, header)) <= 100
 
 
+def test_every_promise_is_shown() -> None:
+    """Each promise of the design is named by some scenario that shows it."""
+    headers = " ".join(line for path in FILES for line in parsed(path.read_text()).header)
+    promised = [f"S{number}" for number in range(1, 10)] + ["L1", "L2", "L3"]
+    assert [name for name in promised if not re.search(rf"\b{name}\b", headers)] == []
+
+
 def test_every_input_is_used() -> None:
     """No input of the language is there for nothing."""
     lines = {line for path in FILES for line in parsed(path.read_text()).inputs}
