@@ -124,7 +124,8 @@ class Driver:
             on_failed=self._take_failed,
             on_interrupted=self._take_interrupt,
         )
-        self._failures: dict[tuple[str, str], BaseException] = {}
+        self._failures: dict[tuple[str, str], tuple[BaseException, ...]] = {}
+        """Call and instance to the last two failures that came: one may not be recorded yet."""
         self._stopped_by: BaseException | None = None
         self._spans = StateSpans()
         self._queue: deque[_Queued] = deque()
@@ -324,7 +325,8 @@ class Driver:
         self._take_reply(key, outcome=judgement.outcome, facts=judgement.facts)
 
     def _take_failed(self, key: AskKey, error: BaseException) -> None:
-        self._failures[key.call, key.instance] = error
+        before = self._failures.get((key.call, key.instance), ())
+        self._failures[key.call, key.instance] = (*before[-1:], error)
         self._take_reply(key, outcome="failed", failure=record_of(error))
 
     def _take_reply(self, key: AskKey, **reply: Any) -> None:

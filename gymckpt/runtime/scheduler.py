@@ -21,6 +21,7 @@ from gymckpt.core.settings import RENEW
 from gymckpt.errors import TransitionRefused
 from gymckpt.runtime.asks import AskKey
 from gymckpt.runtime.driver import HEARTBEAT, Driver, record_of
+from gymckpt.standins import RemoteFailure
 
 __all__ = ["Scheduler"]
 
@@ -216,8 +217,10 @@ class Scheduler(Driver):
         }
 
     def _failure(self, call: str, instance: str, record: FailureRecord) -> BaseException:
-        """Return a recorded failure as it came, where it is the latest that came."""
-        known = self._failures.get((call, instance))
-        if known is not None and record_of(known) == record:
-            return known
-        return TimeoutError(record.text)
+        """Return a recorded failure as it came; another controller had those that did not here."""
+        for known in reversed(self._failures.get((call, instance), ())):
+            if record_of(known) == record:
+                return known
+        if record.type == TimeoutError.__name__:
+            return TimeoutError(record.text)
+        return RemoteFailure(record.type, record.text)
