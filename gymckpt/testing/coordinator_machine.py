@@ -10,8 +10,6 @@ open and settled again.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +18,6 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RULE_MARKER,
     RuleBasedStateMachine,
     invariant,
     precondition,
@@ -31,6 +28,7 @@ from hypothesis.stateful import (
 from gymckpt.coordinator import GymCheckpointCoordinator
 from gymckpt.errors import OperationOpen
 from gymckpt.testing.controllers import Controller
+from gymckpt.testing.counted_rules import count_rules, rules_of
 from gymckpt.testing.faults import FAULTS
 from gymckpt.testing.histories import CALLS
 from gymckpt.testing.promises import Promises
@@ -59,7 +57,7 @@ OF_CHECKPOINT: st.SearchStrategy[Deeds] = st.sampled_from([
     ("commit", "body_raises"), ("renew", "commit", "body_ends"),
 ])  # fmt: skip
 OF_RESTORE: st.SearchStrategy[Deeds] = st.sampled_from([
-    (), ("body_ends",), (), ("body_ends",), ("resume",), ("body_raises",), ("renew", "body_ends"),
+    (), ("body_ends",), ("body_raises",), ("body_ends",), ("resume",), ("renew", "body_raises"),
 ])  # fmt: skip
 
 ROLLOUTS_MAX = 6
@@ -86,12 +84,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     Attributes:
         executed: Rule to how often it was executed, over all runs of the class.
+        taken: Chart, source, trigger and dest to how often that was recorded, likewise.
         instances: How many instances there are.
         coordinator_settings: What every coordinator is given; the times are in virtual seconds.
         stage: Everything that a run consists of; see `gymckpt.testing.stage.Stage`.
     """
 
     executed: ClassVar[Counter[str]] = Counter()
+    taken: ClassVar[Counter[tuple[str, str, str, str]]] = Counter()
     instances: ClassVar[int] = 2
     coordinator_settings: ClassVar[Mapping[str, Any]] = {
         "control_timeout_s": 4.0,
@@ -101,7 +101,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     }
 
     def __init__(self) -> None:
-        _count_rules(type(self))
+        count_rules(type(self))
         super().__init__()
         self.fenced = 0
         self.stage = Stage(
@@ -111,7 +111,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             settings=self.coordinator_settings,
         )
         self.stage.open()
-        self.promises = Promises(self.stage)
+        self.promises = Promises(self.stage, type(self).taken)
 
     # --- what a subclass says -------------------------------------------------------------------
 
@@ -295,6 +295,20 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     # --- controllers ----------------------------------------------------------------------------
 
+    @_inside
+    @rule(number=st.integers(0, 7), fault=st.sampled_from(sorted(FAULTS)), seconds=SECONDS)
+    def renewal_goes_wrong(self, number: int, fault: str, seconds: float) -> None:
+        """Let something happen to the next renewal, and time pass while the body runs."""
+        self.stage.handle(number).script("renew", FAULTS[fault]())
+        self.stage.pass_time(seconds)
+
+    @_bound
+    @rule(number=st.integers(0, 7))
+    def instance_is_cut_off(self, number: int) -> None:
+        """Let no call reach an instance any more, until it is restarted or all is healed."""
+        for call in CALLS:
+            self.stage.handle(number).always(call, FAULTS["the request is lost"]())
+
     @_bound
     @rule(pace=PACES)
     def controller_crashes(self, pace: Pace) -> None:
@@ -340,24 +354,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.stage.close()
 
 
-def _count_rules(machine: type[CoordinatorMachine]) -> None:
-    """Let each rule of a machine count itself; those of classes that are shared are done once."""
-    for _, member in inspect.getmembers(machine):
-        found = getattr(member, RULE_MARKER, None)
-        if found is not None and not hasattr(found.function, "counts"):
-            found.function = _counted(found.function)
-
-
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def counted(machine: CoordinatorMachine, *args: Any, **kwargs: Any) -> Any:
-        type(machine).executed[function.__name__] += 1
-        return function(machine, *args, **kwargs)
-
-    counted.counts = True  # type: ignore[attr-defined]
-    return counted
-
-
 def run_coordinator_machine(
     machine: type[CoordinatorMachine],
     *,
@@ -379,13 +375,8 @@ def run_coordinator_machine(
         AssertionError: A promise does not hold, or a rule was never executed.
     """
     chosen = settings or hypothesis_settings(deadline=None, max_examples=50, stateful_step_count=30)
-    machine.executed = Counter()
-    rules = {
-        name
-        for name, member in inspect.getmembers(machine)
-        if getattr(member, RULE_MARKER, None) is not None
-    }
-    left = rules - set(never)
+    machine.executed, machine.taken = Counter(), Counter()
+    left = rules_of(machine) - set(never)
     for _ in range(TRIES):
         run_state_machine_as_test(machine, settings=chosen)
         left -= set(machine.executed)

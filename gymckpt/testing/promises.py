@@ -8,10 +8,12 @@ know of an operation is learnt from the journal, since the controller that began
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from gymckpt.coordinator import GymCheckpointNotReady
+from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay
 from gymckpt.episodes import EnvironmentEpisode
@@ -52,11 +54,19 @@ class Promises:
 
     Attributes:
         stage: The stage.
+        taken: What was recorded, see `__init__`.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        """Begin with nothing seen."""
+    def __init__(self, stage: Stage, taken: Counter[tuple[str, str, str, str]]) -> None:
+        """
+        Begin with nothing seen.
+
+        Args:
+            stage: The stage.
+            taken: Where every recorded transition is counted: chart, source, trigger, dest.
+        """
         self.stage = stage
+        self.taken = taken
         self._seen: dict[str, tuple[int, OperationState]] = {}
         self._learnt: set[str] = set()
 
@@ -90,7 +100,9 @@ class Promises:
         for row in self.stage.journal.operations(self.stage.run):
             seen = self._seen.get(row.operation_id)
             if seen is None or seen[0] != row.last_seq:
-                seen = row.last_seq, replay(self.stage.watch.history(row.operation_id))
+                entries = self.stage.watch.history(row.operation_id)
+                self._note_taken(row.chart, entries[0 if seen is None else seen[0] :])
+                seen = row.last_seq, replay(entries)
                 self._seen[row.operation_id] = seen
             operation = seen[1]
             if (operation.state, operation.settled) != (row.state, row.settled):
@@ -98,6 +110,11 @@ class Promises:
             self._hold_ended(operation)
             if operation.operation_id not in self._learnt:
                 self._learn(operation)
+
+    def _note_taken(self, chart: str, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            moved = "call" if entry.instance else chart
+            self.taken[moved, entry.source, entry.trigger, entry.dest] += 1
 
     def _hold_ended(self, operation: OperationState) -> None:
         manifest = False

@@ -11,7 +11,15 @@ from gymckpt import GymCheckpointCoordinator
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointOperationError, GymCheckpointUnavailable
 from gymckpt.journal import Journal, MemoryJournal, MemoryStore
-from gymckpt.testing.fakes import CrashingJournal, FakeInstance, FakeShardSet, Fault
+from gymckpt.testing.fakes import (
+    ActorDiedError,
+    CrashingJournal,
+    FakeInstance,
+    FakeShardSet,
+    Fault,
+    FaultyHandle,
+    UnpicklableError,
+)
 
 A = EnvironmentEpisode("r-a", 0)
 APPENDS_MAX = 60
@@ -125,3 +133,45 @@ async def test_a_controller_that_crashes_at_any_append_is_recovered(
         assert state in {"never opened", "resumed", "discarded"}
         assert published(root) == (state == "resumed"), f"append {at_append}: {state}"
     raise AssertionError("the checkpoint never went through")
+
+
+async def test_any_instance_may_have_a_script() -> None:
+    """A handle with faults passes calls on, loses one that is to be lost, and tells of all."""
+    instance = FakeInstance()
+    handle = FaultyHandle(instance)
+    handle.script("prepare", Fault(does=False, error=UnpicklableError()))
+    with pytest.raises(UnpicklableError):
+        await handle.checkpoint_prepare.remote("c1", deadline_ts=4e12)
+    assert instance.is_open
+    await handle.checkpoint_prepare.remote("c1", deadline_ts=4e12)
+    assert not instance.is_open
+    assert [(call.name, call.outcome) for call in handle.calls] == [
+        ("prepare", "raised"),
+        ("prepare", "answered"),
+    ]
+    with pytest.raises(AttributeError):
+        handle.something_else.remote()
+
+
+async def test_an_instance_may_die_later() -> None:
+    """It answers as many calls as it is said to, and none after that, healed or not."""
+    instance = FakeInstance()
+    instance.die(after_calls=2)
+    for number in range(2):
+        assert not instance.is_dead
+        await instance.checkpoint_resume.remote(f"c{number}", deadline_ts=0.0)
+    instance.heal()
+    with pytest.raises(ActorDiedError):
+        await instance.checkpoint_resume.remote("c2", deadline_ts=0.0)
+    assert instance.is_dead
+
+
+async def test_a_healed_instance_has_no_faults_left() -> None:
+    """Nothing of a script happens any more, nor what was always to happen."""
+    instance = FakeInstance()
+    instance.script("resume", None, Fault(error=ValueError("broken")))
+    instance.always("resume", Fault(hangs=True))
+    assert instance.due == 1
+    instance.heal()
+    assert instance.due == 0
+    await instance.checkpoint_resume.remote("c1", deadline_ts=0.0)
