@@ -1,5 +1,5 @@
 """
-A backend that was written from the documents alone: plain asyncio, nothing of the shipped one.
+A backend that has nothing of the shipped one: plain asyncio, a file, and the protocol.
 
 Its episodes count their turns. It stands for what a stranger may write who has read the README's
 table of calls and `docs/testing.md`, and it keeps the whole contract.
