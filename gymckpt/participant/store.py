@@ -115,9 +115,11 @@ class RecordsStore:
     kind: Kind = attrs.field(validator=attrs.validators.in_(KINDS))
     server: str = attrs.field(converter=require_server_name)
 
-    @property
-    def directory(self) -> Path:
-        """The participant's own directory; no two participants share one."""
+    directory: Path = attrs.field(init=False)
+    """The participant's own directory; no two participants share one."""
+
+    @directory.default
+    def _directory(self) -> Path:
         return instance_directory(self.root, self.instance_id) / "gym" / self.kind / self.server
 
     def write(
@@ -192,10 +194,14 @@ class RecordsStore:
     # --- writing ----------------------------------------------------------------------------
 
     def _make_directory(self) -> None:
-        for directory in (*reversed(self.directory.parents), self.directory):
-            if not directory.is_dir():
-                directory.mkdir(exist_ok=True)
-                _flush_directory(directory.parent)
+        absent: list[Path] = []
+        directory = self.directory
+        while not directory.is_dir() and directory != directory.parent:
+            absent.append(directory)
+            directory = directory.parent
+        for directory in reversed(absent):
+            directory.mkdir(exist_ok=True)
+            _flush_directory(directory.parent)
         self._require_contained()
 
     def _publish(self, manifest: RecordsManifest, stop: Callable[[], bool]) -> None:
@@ -233,11 +239,13 @@ class RecordsStore:
 
     def _require_contained(self) -> None:
         """Refuse a path below the root that leads through a symbolic link."""
-        straight = self.root.resolve() / self.directory.relative_to(self.root)
-        if self.directory.resolve() != straight:
-            raise ValueError(
-                f"{self.directory}: leads through a symbolic link to {self.directory.resolve()}"
-            )
+        step = str(self.root)
+        for part in self.directory.parts[len(self.root.parts) :]:
+            step = os.path.join(step, part)  # noqa: PTH118 - six of these for every read and write
+            if os.path.islink(step):  # noqa: PTH114
+                raise ValueError(
+                    f"{self.directory}: leads through a symbolic link to {self.directory.resolve()}"
+                )
 
     def _read_manifest(self) -> RecordsManifest:
         path = self.directory / MANIFEST_FILE
