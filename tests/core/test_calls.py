@@ -56,6 +56,10 @@ def test_a_wait_that_is_given_up_keeps_the_failure() -> None:
     world.verb("discard")
     renewal = world.operation.call_state("renew", world.operation.instances[0])
     assert (renewal.state, renewal.abandoned) == ("unanswered", True)
+    given_up = [
+        entry for entry in world.entries if (entry.call, entry.trigger) == ("renew", "expire")
+    ]
+    assert [entry.facts for entry in given_up] == [{"abandoned": True}] * 2
     assert renewal.failure == SHAKY
 
 
