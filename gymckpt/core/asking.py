@@ -71,14 +71,13 @@ class Work:
 
     def move_call(
         self, call: str, instance: str, trigger: str, facts: JsonFacts, *, ask: int | None = None
-    ) -> CallState:
-        """Fire a trigger of one call's machine and return where it stands then."""
+    ) -> None:
+        """Fire a trigger of one call's machine."""
         before = self.operation.call_state(call, instance)
         outcome = machine_of(CALL_CHART).fire(before.state, trigger)
         dest = outcome.dest if isinstance(outcome, Fired) else before.state
         number = before.ask if ask is None else ask
         self.record(trigger, before.state, dest, facts, instance=instance, call=call, ask=number)
-        return self.operation.call_state(call, instance)
 
 
 def ask(
