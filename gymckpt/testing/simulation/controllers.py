@@ -8,6 +8,7 @@ cancellation that was asked for. Anything else is a defect. And each must end in
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,6 +113,10 @@ class Run(Protocol):
 
     def renew_instances(self) -> None:
         """Let every instance begin a new life, as a new cluster does."""
+        ...
+
+    def keeps(self, process: Process) -> None:
+        """Take note that the body of a restore has ended well."""
         ...
 
     @property
@@ -271,7 +276,8 @@ class Controller:
     def _published(self, path: Path, wire_id: str) -> None:
         """Take note of a checkpoint that its verb says is good; hold S2 against it."""
         try:
-            manifest = load_gym_checkpoint_manifest(path)
+            # As a reader elsewhere sees it, not by the disk of this process.
+            manifest = contextvars.Context().run(load_gym_checkpoint_manifest, path)
         except (OSError, ValueError) as error:
             what = f"{wire_id} ended well, and its manifest cannot be read: {error}"
             self._run.broken(Broken("S2", what))
@@ -350,6 +356,7 @@ class Controller:
             for instance, episode in sorted(restored.replacements()):
                 self._stage.ledger.attach(instance, episode)
             await self._body(verb)
+            self._run.keeps(self.process)
 
     async def _do_restore(self, verb: Verb, name: str) -> None:
         path = self._source(verb)
@@ -364,6 +371,7 @@ class Controller:
         try:
             async with self.coordinator.restored(name, path, manifest):
                 await self._body(verb)
+                self._run.keeps(self.process)
         except BaseException:
             self._stage.ledger.attempts_refused([episode for _, episode in following])
             raise

@@ -155,8 +155,10 @@ class SimulatedLoop(VirtualLoop):
         if not ready and not self._stopping:
             if not scheduled:
                 raise NothingLeft("nothing is scheduled on this loop: everything waits for ever")
-            if scheduled[0].when() > self._now_s + RESOLUTION_S:
-                self._now_s, self._rounds = scheduled[0].when(), 0
+            next_s = scheduled[0].when()
+            if next_s > self._now_s + RESOLUTION_S:
+                self._rounds = 0
+            self._now_s = max(self._now_s, next_s)
         end_s = self._now_s + RESOLUTION_S
         while scheduled and scheduled[0].when() < end_s:
             timer = heapq.heappop(scheduled)

@@ -57,8 +57,8 @@ class Message:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     answer: asyncio.Future[Any]
-    life: int = 0
-    """Which life of the instance has received it; 0 for none yet."""
+    life: int
+    """Which life of the instance it was sent to: no later one receives it."""
 
     def __str__(self) -> str:
         return f"#{self.number} {self.call} {self.wire_id} {self.instance.instance_id}"
@@ -139,7 +139,9 @@ class Network:
         self._sent += 1
         call = method.removeprefix("checkpoint_")
         wire_id = str(args[0]) if args else ""
-        message = Message(self._sent, sender, instance, call, wire_id, args, kwargs, answer)
+        message = Message(
+            self._sent, sender, instance, call, wire_id, args, kwargs, answer, instance.life
+        )
         self._timeline.note(sender.name, lambda: f"sends {message}")
         self._witness.sends(message)
         self._underway[message] = None
@@ -188,7 +190,9 @@ class Network:
         if instance.dead:
             self._after(LATENCY_S, self._tell, message, None, ActorDiedError("the actor is dead"))
             return
-        message.life = instance.life
+        if instance.life != message.life:
+            self._timeline.note("network", lambda: f"drops {message}: its actor is no more")
+            return
         self._timeline.note(instance.process.name, lambda: f"receives {message}")
         instance.process.start(self._serve(message))
 
@@ -250,7 +254,7 @@ class Network:
             else (lambda: ActorUnavailableError("the actor has restarted"))
         )
         for message in list(self._underway):
-            if message.instance is instance and message.life:
+            if message.instance is instance and (instance.dead or message.life < instance.life):
                 self._after(DEATH_S, self._tell, message, None, lost())
 
 

@@ -8,6 +8,7 @@ operation over begins with what is known to have left before it.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -231,7 +232,15 @@ class Watch:
                     self._accounts[known.wire_id][name] = account._replace(kept=True)
             if machine_of(known.chart).chart.states[entry.dest].final and known.settled_s is None:
                 known.settled_s = self._now_s()
-                self._hold_ended(known)
+                contextvars.Context().run(self._hold_ended, known)  # by nobody's disk
+
+    def keeps(self, process: Process) -> None:
+        """Note that the body of a restore has ended well: its caller takes over what it has."""
+        for known in self.operations.values():
+            if known.chart == "restore" and known.state in ("restoring", "restored"):
+                account = self._accounts.get(known.wire_id, {}).get(process.name)
+                if account is not None:
+                    self._accounts[known.wire_id][process.name] = account._replace(kept=True)
 
     def hold_alone(self, process: Process, operation_id: str) -> None:
         """Hold S7 against an operation that a controller has just opened."""

@@ -178,6 +178,10 @@ class World:
             instance.resumed.add(message.wire_id)
         instance.hold_fenced(self.broken)
 
+    def keeps(self, process: Process) -> None:
+        """Note that the body of a restore has ended well."""
+        self.watch.keeps(process)
+
     def recorded(self, process: Process, entries: Sequence[Entry]) -> None:
         """Note entries that are durable."""
         self.watch.recorded(process, entries)
