@@ -14,6 +14,7 @@ by an upcaster, and only then checked. This module knows no store and no chart.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -23,6 +24,14 @@ import orjson
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import require_instance_id, require_operation_id
 from gymckpt.errors import JournalCorrupt, JournalError, text_of
+from gymckpt.journal.fields import (
+    INT_MAX,
+    remembering,
+    require_count,
+    require_name,
+    require_seconds,
+    require_source,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -55,57 +64,10 @@ UPCASTERS: Mapping[int, Upcaster] = {}
 FACTS_DEPTH_MAX = 64
 """How deep facts may nest; deeper ones are a defect or a cycle."""
 
-NAME_LENGTH_MAX = 256
-"""Triggers, states, charts and owners are short words."""
-
-_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_INT_MIN = -(2**63)
 
 
-# --- the rules of a field -----------------------------------------------------------------------
-
-
-def require_count(value: object) -> int:
-    """
-    Return `value` if it is an int from 1 that every store can hold.
-
-    Raises:
-        ValueError: It is anything else; `True` is no count.
-    """
-    if type(value) is not int or not 1 <= value <= _INT_MAX:
-        raise ValueError(f"must be an int from 1 to 2**63-1, not {value!r:.100}")
-    return value
-
-
-def require_seconds(value: object) -> float:
-    """
-    Return `value` as a float if it is a finite number of seconds.
-
-    Raises:
-        ValueError: It is NaN, infinite, or no plain int or float.
-    """
-    if type(value) is int and abs(value) <= _INT_MAX:
-        return float(value)
-    if type(value) is not float or not math.isfinite(value):
-        raise ValueError(f"must be a finite number of seconds, not {value!r:.100}")
-    return value
-
-
-def require_name(value: object) -> str:
-    """
-    Return `value` if it is a short printable word or token.
-
-    Raises:
-        ValueError: It is empty, too long, or holds a line break or another control character.
-    """
-    if type(value) is not str or not 0 < len(value) <= NAME_LENGTH_MAX or not value.isprintable():
-        raise ValueError(
-            f"must be a str of 1 to {NAME_LENGTH_MAX} printable characters, not {value!r:.100}"
-        )
-    return value
-
-
-def _require_source(value: object) -> str:
-    return "" if value == "" else require_name(value)
+# --- the fields --------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -121,19 +83,24 @@ class _Field:
     optional: bool = False
 
 
+_OPERATION_ID = remembering(require_operation_id)
+_NAME = remembering(require_name)
+
 _FIELDS = (
-    _Field(tag="run", attribute="run", require=require_operation_id),
-    _Field(tag="op", attribute="operation_id", require=require_operation_id),
+    _Field(tag="run", attribute="run", require=_OPERATION_ID),
+    _Field(tag="op", attribute="operation_id", require=_OPERATION_ID),
     _Field(tag="seq", attribute="seq", require=require_count),
     _Field(tag="ep", attribute="epoch", require=require_count),
     _Field(tag="ts", attribute="ts", require=require_seconds),
     _Field(tag="at", attribute="at_s", require=require_seconds),
-    _Field(tag="inst", attribute="instance", require=require_instance_id, optional=True),
-    _Field(tag="call", attribute="call", require=require_name, optional=True),
+    _Field(
+        tag="inst", attribute="instance", require=remembering(require_instance_id), optional=True
+    ),
+    _Field(tag="call", attribute="call", require=_NAME, optional=True),
     _Field(tag="ask", attribute="ask", require=require_count, optional=True),
-    _Field(tag="trig", attribute="trigger", require=require_name),
-    _Field(tag="src", attribute="source", require=_require_source),
-    _Field(tag="dst", attribute="dest", require=require_name),
+    _Field(tag="trig", attribute="trigger", require=_NAME),
+    _Field(tag="src", attribute="source", require=remembering(require_source)),
+    _Field(tag="dst", attribute="dest", require=_NAME),
 )
 """Every field but the facts, which are no plain column and come last."""
 
@@ -154,6 +121,7 @@ TAGS = _unique([_VERSION_TAG, *(field.tag for field in _FIELDS), _FACTS_TAG])
 
 _KNOWN = frozenset(TAGS)
 _ATTRIBUTES = tuple(field.attribute for field in _FIELDS)
+_VALUES = operator.attrgetter(*_ATTRIBUTES)
 _INSTANCE_COLUMN = TAGS.index("inst")
 
 
@@ -178,7 +146,7 @@ def _plain(value: object, depth: int = 0) -> Any:
     if kind is str or kind is bool or value is None:
         return value
     if kind is int:
-        if not _INT_MIN <= cast("int", value) <= _INT_MAX:
+        if not _INT_MIN <= cast("int", value) <= INT_MAX:
             raise _NotPlain(f"{value!r:.60} does not fit into 64 bits")
         return value
     if kind is float:
@@ -245,8 +213,7 @@ def encode_row(entry: Entry) -> Row:
             field or the path into the facts.
     """
     values: list[Any] = [SCHEMA_VERSION]
-    for field in _FIELDS:
-        value = getattr(entry, field.attribute)
+    for field, value in zip(_FIELDS, _VALUES(entry), strict=True):
         if value is None and field.optional:
             values.append(None)
             continue
