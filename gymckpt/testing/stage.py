@@ -30,7 +30,7 @@ from gymckpt.testing.controllers import Body, Controller
 from gymckpt.testing.fakes import FakeInstance
 from gymckpt.testing.faults import FaultyHandle
 from gymckpt.testing.processes import Process, process_loop
-from gymckpt.testing.watch import Line, Watch
+from gymckpt.testing.watch import Judged, Line, Watch
 
 __all__ = ["Held", "Stage"]
 
@@ -117,10 +117,10 @@ class Stage:
         self.loop.set_exception_handler(lambda _loop, context: self.reports.append(context))
         self.root = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         self.clock = VirtualClock(self.loop, wall_ts=START_TS)
-        self.held = {name: self._make_instance(self, name) for name in self.names}
-        self.handles = {name: FaultyHandle(held.handle) for name, held in self.held.items()}
         self.journal = self._opened_journal()
         self.watch = Watch(self.loop, self.clock, self.journal, self.run, self.names)
+        self.held = {name: self._make_instance(self, name) for name in self.names}
+        self.handles = {name: self._handle_on(name) for name in self.names}
         self.controller = self._new_controller()
 
     def close(self) -> None:
@@ -156,6 +156,9 @@ class Stage:
     def memory(self) -> Journal:
         """Return a journal in memory, each time on the same entries."""
         return MemoryJournal(self._store)
+
+    def _handle_on(self, name: str) -> FaultyHandle:
+        return FaultyHandle(Judged(self.held[name].handle, name, self.watch.broken))
 
     def _opened_journal(self) -> Journal:
         self._journals.append(self._make_journal(self))
@@ -270,7 +273,7 @@ class Stage:
         name = self.names[number % len(self.names)]
         self.outside(self.held[name].close())
         self.held[name] = self._make_instance(self, name)
-        self.handles[name] = FaultyHandle(self.held[name].handle)
+        self.handles[name] = self._handle_on(name)
         self.rollouts = [found for found in self.rollouts if found[0] != name]
 
     def take_over(self) -> None:

@@ -26,8 +26,9 @@ from gymckpt.runtime.driver import record_of
 from gymckpt.testing.account import Account, Broken, Notes, note_cancel, note_reply, note_send
 from gymckpt.testing.processes import Process, ProcessLoop
 
-__all__ = ["Line", "Watch", "wire_id_of"]
+__all__ = ["Judged", "Line", "Watch", "wire_id_of"]
 
+DRIVING = frozenset({"prepare", "renew", "commit", "restore"})
 COUNTED = frozenset({"prepare", "renew", "commit", "restore", "retire", "forget", "resume"})
 
 
@@ -215,10 +216,10 @@ class Watch:
 
 
 class _Sender:
-    def __init__(self, send: Callable[..., asyncio.Future[Any]]) -> None:
+    def __init__(self, send: Callable[..., Any]) -> None:
         self._send = send
 
-    def remote(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Let the call leave."""
         return self._send(*args, **kwargs)
 
@@ -261,6 +262,40 @@ class Line:
         target = tuple(self._targets.values())[self._number]
         self._watch.keep(loop.start_outside(_carry(target, name, args, kwargs, future)))
         return future
+
+
+class Judged:
+    """A handle on an instance that is judged: it may do nothing for an id that it has resumed."""
+
+    def __init__(self, handle: Any, name: str, broken: list[Exception]) -> None:
+        """
+        Stand directly before an instance.
+
+        Args:
+            handle: The instance's own.
+            name: Its id.
+            broken: Where to put what it does wrong.
+        """
+        self._handle = handle
+        self._name = name
+        self._broken = broken
+        self._resumed: set[str] = set()
+
+    def __getattr__(self, name: str) -> _Sender:
+        if not name.startswith("checkpoint_"):
+            raise AttributeError(name)
+        return _Sender(partial(self._answer, name))
+
+    async def _answer(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        call, wire_id = name.removeprefix("checkpoint_"), str(args[0]) if args else ""
+        stale = wire_id in self._resumed
+        answer = await getattr(self._handle, name).remote(*args, **kwargs)
+        if call == "resume":
+            self._resumed.add(wire_id)
+        if stale and call in DRIVING:
+            what = f"{self._name} has answered a {call} of {wire_id}, which it had resumed before"
+            self._broken.append(Broken("S4", what))
+        return answer
 
 
 async def _carry(

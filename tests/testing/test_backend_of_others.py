@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.testing.account import Broken
 from gymckpt.testing.coordinator_machine import CoordinatorMachine, run_coordinator_machine
 from gymckpt.testing.instance import InstanceUnderTest, handle_of
 from gymckpt.testing.instance_contract import InstanceContract
@@ -181,8 +182,10 @@ async def played(tally: Tally) -> None:
 class TallyMachine(CoordinatorMachine):
     """Tallies, with turns of a second."""
 
+    kind = Tally
+
     def make_instance(self, stage: Stage, instance_id: str) -> Held:
-        tally = Tally(instance_id, stage.grace_s, stage.now_ts)
+        tally = self.kind(instance_id, stage.grace_s, stage.now_ts)
         tasks = [stage.loop.start_outside(played(tally))]
 
         async def dispatch(episode: EnvironmentEpisode) -> None:
@@ -212,3 +215,30 @@ def test_others_keep_the_promises_too() -> None:
     """No order of verbs, faults and crashes breaks a promise over the stranger's backend."""
     chosen = settings(deadline=None, max_examples=15, stateful_step_count=20)
     run_coordinator_machine(TallyMachine, settings=chosen)
+
+
+class ForgetfulMachine(TallyMachine):
+    """Tallies that take a late call for a new one."""
+
+    kind = Forgetful
+
+
+@pytest.mark.parametrize(
+    ("machine", "found"), [(TallyMachine, ""), (ForgetfulMachine, "which it had resumed before")]
+)
+def test_the_machine_finds_an_instance_that_forgets(
+    machine: type[TallyMachine], found: str
+) -> None:
+    """A prepare that comes after the resume of its id must be refused; a run's program says so."""
+    state = machine()
+    state.fault(call="prepare", fault="it comes when nobody waits any more", number=0)
+    state.prepare(deeds=(), pace=None)
+    state.promises_hold()
+    state.time_passes(seconds=20.0)
+    said = ""
+    try:
+        state.promises_hold()
+    except Broken as broken:
+        said = str(broken)
+    state.stage.close()
+    assert (found in said, bool(said)) == (True, bool(found))
