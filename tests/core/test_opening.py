@@ -243,6 +243,7 @@ def test_a_call_may_be_sent_once_and_again_without_a_rest() -> None:
     ("raw", "error", "message"),
     [
         (None, TypeError, "retry maps calls to policies; got NoneType: None"),
+        (["prepare"], TypeError, "retry maps calls to policies; got list: ['prepare']"),
         (
             {"prepair": RetryPolicy(attempts=1, pause_s=0)},
             ValueError,

@@ -440,6 +440,12 @@ WORDS: list[tuple[Callable[[], list[Entry]], int, str, str]] = [
     (_prepared(0, dest="parked"), 1, "a beginning in 'open'", " -> parked by open"),
     (_prepared(2, ask=None), 3, "a call with its instance and ask", ASK),
     (
+        _prepared(2, instance=None),
+        3,
+        "a call with its instance and ask",
+        "idle -> asked by ask of prepare to None",
+    ),
+    (
         _prepared(2, instance="main/replica-9"),
         3,
         "a call to one of 2 instance(s)",
