@@ -36,6 +36,7 @@ __all__ = ["Held", "Stage"]
 
 START_TS = 1_700_000_000.0
 SHARD = "stage"
+MEMORY = Path("/dev/shm")  # noqa: S108 - where there is one, no run waits for a disk
 Episodes = dict[str, tuple[EnvironmentEpisode, ...]]
 
 
@@ -115,7 +116,8 @@ class Stage:
         self.loop = self._stack.enter_context(process_loop())
         self.reports: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _loop, context: self.reports.append(context))
-        self.root = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        place = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+        self.root = Path(self._stack.enter_context(place))
         self.clock = VirtualClock(self.loop, wall_ts=START_TS)
         self.journal = self._opened_journal()
         self.watch = Watch(self.loop, self.clock, self.journal, self.run, self.names)

@@ -50,6 +50,22 @@ class _Story:
     """Bad news that a controller may not have taken in at this very instant."""
 
 
+class _Recorded:
+    """The asks of one operation that the journal holds, as far as they were read."""
+
+    def __init__(self) -> None:
+        self.last_seq = 0
+        self.wire_id = ""
+        self.asks: Counter[tuple[str | None, str | None]] = Counter()
+
+    def read(self, entries: tuple[Entry, ...]) -> None:
+        """Take what has come since."""
+        self.wire_id = self.wire_id or wire_id_of(entries)
+        self.last_seq += len(entries)
+        for entry in entries:
+            self.asks[entry.instance, entry.call] += entry.trigger in ("ask", "retry")
+
+
 class Watch:
     """
     What has gone over all wires.
@@ -80,6 +96,7 @@ class Watch:
         self._run = run
         self._names = names
         self._stories: dict[str, _Story] = {}
+        self._recorded: dict[str, _Recorded] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
     def keep(self, sending: asyncio.Task[None]) -> None:
@@ -125,12 +142,14 @@ class Watch:
             return lambda _future: None
 
     def _hold_recorded(self, name: str, call: str, wire_id: str) -> None:
-        recorded = sum(
-            entry.instance == name and entry.call == call and entry.trigger in ("ask", "retry")
-            for row in self._journal.operations(self._run)
-            if wire_id_of(entries := self.history(row.operation_id)) == wire_id
-            for entry in entries
-        )
+        recorded = 0
+        for row in self._journal.operations(self._run):
+            known = self._recorded.setdefault(row.operation_id, _Recorded())
+            if known.last_seq < row.last_seq:
+                new = self._journal.read(self._run, row.operation_id, after_seq=known.last_seq)
+                known.read(new)
+            if known.wire_id == wire_id:
+                recorded += known.asks[name, call]
         if recorded < self.sent[name, call, wire_id]:
             raise Broken("S6", f"{call} of {wire_id} is sent to {name} before it is recorded")
 
