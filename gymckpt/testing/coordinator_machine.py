@@ -46,7 +46,6 @@ SECONDS = st.sampled_from([0.5, 2.0, 7.0, 20.0, 60.0])
 TRIES = 4
 """How often the machine is run until every rule was executed: a run leaves some out by chance."""
 
-
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 Deeds = tuple[str, ...]
