@@ -13,7 +13,7 @@ import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointUnavailable, show
@@ -75,7 +75,7 @@ class Case:
 
     async def call(self, name: str, *args: Any, on: InstanceUnderTest | None, **kwargs: Any) -> Any:
         """Send one call and await its answer; no answer within a bound is a broken contract."""
-        reference = getattr((on or self.one).handle, f"checkpoint_{name}").remote(*args, **kwargs)
+        reference = _send((on or self.one).handle, f"checkpoint_{name}", args, kwargs)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await reference
@@ -259,6 +259,18 @@ class Case:
         episode = EnvironmentEpisode(f"probe-{uuid.uuid4().hex}", 0)
         await (on or self.one).start(episode)
         await self.expect_still([episode], when, on)
+
+
+def _send(handle: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    """Send a call, and say in words where the handle is none that a coordinator could use."""
+    method = getattr(handle, name, None)
+    expect(method is not None, f"the handle has no method {name}")
+    remote = getattr(method, "remote", None)
+    expect(remote is not None, f"the handle's {name} has no .remote; handle_of(object) makes one")
+    reference = cast("Callable[..., Any]", remote)(*args, **kwargs)
+    awaited = f"{name}.remote(…) gave {show(reference)}, which cannot be awaited"
+    expect(inspect.isawaitable(reference) or hasattr(reference, "__await__"), awaited)
+    return cast("Awaitable[Any]", reference)
 
 
 CheckBody = Callable[[Case], Awaitable[None]]

@@ -13,7 +13,7 @@ from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.testing import case, instance_report
 from gymckpt.testing.gymnasium import GymnasiumUnderTest
-from gymckpt.testing.instance import InstanceUnderTest, NotOffered
+from gymckpt.testing.instance import InstanceUnderTest, NotOffered, handle_of
 from gymckpt.testing.instance_contract import InstanceContract
 from gymckpt.testing.instance_report import LEVELS, Check, ContractReport, Result, checks, run_check
 from tests.repo.documents import between, rows_of
@@ -109,6 +109,34 @@ def test_what_an_adapter_cannot_arrange_is_not_tried() -> None:
     """A check that needs what the adapter does not offer is neither kept nor broken."""
     result = run_check(ALL["the_lease_ends"], WithoutTime)
     assert (result.outcome, "pass here" in result.why) == ("not tried", True)
+
+
+class Halfway:
+    """An object that a newcomer may take for a handle."""
+
+    def checkpoint_prepare(self, _id: str, *, deadline_ts: float) -> str:
+        return f"at once, by {deadline_ts}"
+
+
+@pytest.mark.parametrize(
+    ("handle", "said"),
+    [
+        (object(), "the handle has no method checkpoint_prepare"),
+        (Halfway(), "has no .remote; handle_of(object) makes one"),
+        (handle_of(Halfway()), "gave 'at once, by"),
+    ],
+)
+def test_a_handle_that_is_none_is_told_in_words(handle: object, said: str) -> None:
+    """The report says what a handle lacks, not how the kit stumbled over it."""
+
+    class WithoutHandle(GymnasiumUnderTest):
+        def __init__(self) -> None:
+            super().__init__()
+            self.handle = handle
+
+    result = run_check(ALL["parks_when_nothing_runs"], WithoutHandle)
+    assert result.outcome == "failed"
+    assert said in result.why
 
 
 def test_a_factory_may_be_a_coroutine() -> None:
