@@ -43,7 +43,7 @@ seconds (a float), or until it has come to its end."""
 PACES = st.sampled_from([None, None, None, None, 0, 1, 2, 3, 5, 8, 13, 21, 0.5, 3.0, 9.0])
 SECONDS = st.sampled_from([0.5, 2.0, 7.0, 20.0, 60.0])
 
-TRIES = 4
+TRIES = 8
 """How often the machine is run until every rule was executed: a run leaves some out by chance."""
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
