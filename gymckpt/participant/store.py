@@ -118,9 +118,9 @@ class RecordsStore:
     directory: Path = attrs.field(init=False)
     """The participant's own directory; no two participants share one."""
 
-    @directory.default
-    def _directory(self) -> Path:
-        return instance_directory(self.root, self.instance_id) / "gym" / self.kind / self.server
+    def __attrs_post_init__(self) -> None:
+        instance = instance_directory(self.root, self.instance_id)
+        object.__setattr__(self, "directory", instance / "gym" / self.kind / self.server)
 
     def write(
         self, checkpoint_id: str, records: Iterable[Record], *, stop: Callable[[], bool]
@@ -241,8 +241,8 @@ class RecordsStore:
         """Refuse a path below the root that leads through a symbolic link."""
         step = str(self.root)
         for part in self.directory.parts[len(self.root.parts) :]:
-            step = os.path.join(step, part)  # noqa: PTH118 - six of these for every read and write
-            if os.path.islink(step):  # noqa: PTH114
+            step = os.path.join(step, part)
+            if os.path.islink(step):
                 raise ValueError(
                     f"{self.directory}: leads through a symbolic link to {self.directory.resolve()}"
                 )

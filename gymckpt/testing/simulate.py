@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -
         The exit code.
     """
     chosen = _parsed(arguments)
-    out = out or sys.stdout
+    printed = sys.stdout if out is None else out
     choice = Choice(
         instances=chosen.instances,
         kinds=tuple(kind for kind in KINDS if kind in chosen.faults),
@@ -175,9 +175,9 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -
     gc.unfreeze()
     took_s = time.monotonic() - began_s
     if chosen.json:
-        out.write(json.dumps(_as_json(result, took_s), indent=2) + "\n")
+        printed.write(json.dumps(_as_json(result, took_s), indent=2) + "\n")
     else:
-        _write(result, took_s, out, coverage=chosen.coverage)
+        _write(result, took_s, printed, coverage=chosen.coverage)
     return int(bool(result.broke))
 
 
@@ -259,8 +259,9 @@ def _seeds(text: str) -> range:
 
 
 def _write(result: Result, took_s: float, out: TextIO, *, coverage: bool) -> None:
-    for broke in result.broke[:TIMELINES_MAX]:
-        out.write("\n".join([f"{broke.name}:", *broke.timeline, ""]))
+    out.writelines(
+        "\n".join([f"{broke.name}:", *broke.timeline, ""]) for broke in result.broke[:TIMELINES_MAX]
+    )
     if not result.broke:
         out.writelines(f"{line}\n" for line in result.told)
     for broke in result.broke:
@@ -279,7 +280,7 @@ def _summary(result: Result, took_s: float) -> list[str]:
         f"faults: {faults or 'none'}",
         *([f"transitions never taken: {len(never)}"] if never else []),
         *(f"    {' '.join(one)}" for one in never),
-        f"transitions × faults: {unmet[0]} of {unmet[1]} met",
+        f"transitions by faults: {unmet[0]} of {unmet[1]} met",
         f"{result.runs} runs, {result.operations} operations, {result.coverage.entries} entries, "
         f"{result.simulated_s:.0f} simulated s in {took_s:.1f} s "
         f"({result.operations / max(took_s, 1e-9):.0f} operations/s, "

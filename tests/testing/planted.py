@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from gymckpt import calls, operations, recovery
-from gymckpt.core import timing
 from gymckpt.core import invariants as held
 from gymckpt.core import step as stepping
+from gymckpt.core import timing
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import OperationState
 from gymckpt.errors import Fenced

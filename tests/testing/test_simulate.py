@@ -235,7 +235,7 @@ def test_going_round_for_ever_is_an_error() -> None:
     """Where no time passes and there is always something to do, that is said."""
 
     async def main() -> None:
-        while True:
+        while True:  # noqa: ASYNC110 - it is to go round
             await asyncio.sleep(0)
 
     loop = SimulatedLoop(Random(1))

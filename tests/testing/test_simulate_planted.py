@@ -1,4 +1,4 @@
-"""Simulation finds faults of the product that are planted into it, and tells how they come about."""
+"""Simulation finds faults that are planted into the product, and tells how they come about."""
 
 from __future__ import annotations
 

@@ -12,117 +12,35 @@ import contextvars
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
 from gymckpt.coordinator import GymCheckpointCoordinator
 from gymckpt.environment import GymEnvironmentCheckpoint
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import (
-    CutMismatch,
-    GymCheckpointNotReady,
-    GymCheckpointOperationError,
-    IllegalTransition,
-    JournalError,
-    ManifestWithdrawn,
-    OperationDiscarded,
-    OperationOpen,
-    TransitionRefused,
-    UnownedEpisodes,
-    text_of,
-)
+from gymckpt.errors import GymCheckpointOperationError, JournalError, text_of
 from gymckpt.journal import Journal
 from gymckpt.manifest import load_gym_checkpoint_manifest
 from gymckpt.runtime.virtual import VirtualClock
+from gymckpt.snapshot import GymEnvironmentSnapshot
 from gymckpt.testing.account import Broken
-from gymckpt.testing.simulation.hosts import GRACE_S
-from gymckpt.testing.simulation.ledger import Ledger
 from gymckpt.testing.simulation.loop import Process
 from gymckpt.testing.simulation.network import Handle
 from gymckpt.testing.simulation.plan import Fault, Verb
-from gymckpt.testing.simulation.storage import Disk
-from gymckpt.testing.simulation.timeline import Timeline
-
-__all__ = ["BodyFailed", "Controller", "Run", "Stage"]
-
-RUN = "sim"
-CONTROL_S, PREPARE_S, JOURNAL_S, OWNER_S = 5.0, 10.0, 3.0, 15.0
-SETTINGS: dict[str, Any] = {
-    "control_timeout_s": CONTROL_S,
-    "prepare_timeout_s": PREPARE_S,
-    "lease_grace_s": GRACE_S,
-    "sweep_interval_s": 10.0,
-    "journal_timeout_s": JOURNAL_S,
-    "owner_timeout_s": OWNER_S,
-    "run": RUN,
-}
-
-VERB_BOUND_S = 130.0
-"""Within which every verb ends, besides its body: the sum of all budgets of the longest one, with
-those of the journal, of files, and of sweeps that it has to wait for."""
-
-STARTUP_BOUND_S = 600.0
-"""Within which a controller has recovered what there is, operation after operation."""
-
-STARTUP_TRIES_MAX = 4
-
-EXPECTED = (
-    CutMismatch,
-    GymCheckpointNotReady,
-    GymCheckpointOperationError,
-    JournalError,
-    ManifestWithdrawn,
-    OperationDiscarded,
-    OperationOpen,
-    UnownedEpisodes,
-    IllegalTransition,
-    TransitionRefused,
-    OSError,
-    ValueError,
+from gymckpt.testing.simulation.stage import (
+    EXPECTED,
+    SETTINGS,
+    STARTUP_BOUND_S,
+    STARTUP_TRIES_MAX,
+    VERB_BOUND_S,
+    BodyFailed,
+    Run,
+    Stage,
 )
-"""What a verb may end with when there are faults."""
+from gymckpt.testing.simulation.storage import Disk
 
-
-class BodyFailed(Exception):
-    """What a body raises."""
-
-
-@attrs.frozen
-class Stage:
-    """What all controllers of a run share."""
-
-    base: Path
-    """A directory for snapshots."""
-    ledger: Ledger
-    timeline: Timeline
-    rng: Random
-    published: list[tuple[Path, str]]
-    """Directory and id of every checkpoint that its verb said is good."""
-    used: list[str]
-    """Wire ids of operations that were begun."""
-
-
-class Run(Protocol):
-    """What controllers need of the run that they are in."""
-
-    def broken(self, broken: Broken) -> None:
-        """Take note of a promise that does not hold."""
-        ...
-
-    def renew_instances(self) -> None:
-        """Let every instance begin a new life, as a new cluster does."""
-        ...
-
-    def keeps(self, process: Process) -> None:
-        """Take note that the body of a restore has ended well."""
-        ...
-
-    @property
-    def faulty(self) -> bool:
-        """Whether any fault has happened or may happen."""
-        ...
+__all__ = ["Controller"]
 
 
 @attrs.frozen(kw_only=True)
@@ -191,7 +109,7 @@ class Controller:
             startup_faults: What happens while it recovers.
         """
         self._arm(startup_faults)
-        await self._bounded("startup", self.started(), STARTUP_BOUND_S)
+        await self.bounded("startup", self.started(), STARTUP_BOUND_S)
         while todo:
             verb = todo.popleft()
             self._arm(verb.faults)
@@ -199,7 +117,7 @@ class Controller:
             self._stage.ledger.dispatch()
             name = f"{verb.kind}-{len(self._stage.used) + 1}"
             self._stage.used.append(name)
-            await self._bounded(name, self._do(verb, name), VERB_BOUND_S + verb.body_s)
+            await self.bounded(name, self.perform(verb, name), VERB_BOUND_S + verb.body_s)
             await asyncio.sleep(0.01 + (verb.choice % 7) * 0.2)
 
     def _arm(self, faults: Sequence[Fault]) -> None:
@@ -222,7 +140,7 @@ class Controller:
             else:
                 return
 
-    async def _bounded(self, name: str, doing: Any, bound_s: float) -> bool:
+    async def bounded(self, name: str, doing: Any, bound_s: float) -> bool:
         """Do something, judge what it ends with, and hold L1; return whether it ended well."""
         loop = asyncio.get_running_loop()
         self._say(f"begins {name}")
@@ -265,7 +183,8 @@ class Controller:
 
     # --- what it does ---------------------------------------------------------------------------
 
-    async def _do(self, verb: Verb, name: str) -> None:
+    async def perform(self, verb: Verb, name: str) -> None:
+        """Do one verb."""
         await getattr(self, f"_do_{verb.kind}")(verb, name)
 
     async def _body(self, verb: Verb) -> None:
@@ -293,19 +212,22 @@ class Controller:
             await self._body(verb)
             if snapshot is not None:
                 await snapshot.check_against_cut(_Cut())
-                wire_id = snapshot.result.manifest.checkpoint_id  # type: ignore[attr-defined]
+            if isinstance(snapshot, GymEnvironmentSnapshot):
+                wire_id = snapshot.result.manifest.checkpoint_id
         if wire_id is not None:
             self._published(path, wire_id)
 
     async def _do_checkpoint(self, verb: Verb, name: str) -> None:
         path = self._stage.base / name
-        async with self._stage.ledger.dispatch_closed():
-            async with self.coordinator.prepared(name) as restarts:
-                offered, left_out = self._split(restarts)
-                await self.coordinator.commit(name, path, offered, restarts=left_out)
-                if verb.choice % 3 == 0:
-                    await self.coordinator.renew(name)
-                await self._body(verb)
+        async with (
+            self._stage.ledger.dispatch_closed(),
+            self.coordinator.prepared(name) as restarts,
+        ):
+            offered, left_out = self._split(restarts)
+            await self.coordinator.commit(name, path, offered, restarts=left_out)
+            if verb.choice % 3 == 0:
+                await self.coordinator.renew(name)
+            await self._body(verb)
         self._published(path, name)
 
     def _split(self, restarts: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -398,7 +320,8 @@ class Controller:
         for rollout, instance in sorted(ledger.finished.items()):
             finished.setdefault(instance, []).append(EnvironmentEpisode(rollout, 0))
         if finished:
-            await self.coordinator.forget(name, finished)
+            each = {instance: tuple(episodes) for instance, episodes in finished.items()}
+            await self.coordinator.forget(name, each)
             for rollout in [one.rollout_id for each in finished.values() for one in each]:
                 ledger.finished.pop(rollout, None)
 

@@ -17,12 +17,13 @@ from gymckpt.errors import InvariantViolated, JournalError, ReplayDiverged
 from gymckpt.manifest import load_gym_checkpoint_manifest
 from gymckpt.participant.store import RecordsStore
 from gymckpt.testing.account import Broken
-from gymckpt.testing.simulation.controllers import RUN, STARTUP_BOUND_S, Controller
+from gymckpt.testing.simulation.controllers import Controller
 from gymckpt.testing.simulation.hosts import GRACE_S, CountingEpisode
 from gymckpt.testing.simulation.loop import Process
 from gymckpt.testing.simulation.plan import Verb
+from gymckpt.testing.simulation.stage import EPOCH_TS, RUN, STARTUP_BOUND_S
 from gymckpt.testing.simulation.watch import STANDING, KnownOperation, holds_manifest
-from gymckpt.testing.simulation.world import EPOCH_TS, World
+from gymckpt.testing.simulation.world import World
 
 __all__ = ["hold_end"]
 
@@ -79,7 +80,7 @@ def heal(world: World) -> None:
 
 async def _rest(world: World, last: Controller) -> None:
     """Let a last controller recover until everything is at rest, or say what is not."""
-    steps_s = (one.seconds for one in world.happened if one.kind.startswith("clock"))
+    steps_s = (one.seconds for one in world.mishaps.happened if one.kind.startswith("clock"))
     ends_s = world.loop.time() + REST_BOUND_S + 2 * sum(steps_s)
     await _in(last, "recovery", last.started(force=world.plan.forced))
     while True:
@@ -107,7 +108,7 @@ def _works(world: World, controller: Controller) -> bool:
 
 async def _in(controller: Controller, name: str, doing: object) -> bool:
     """Do something in a controller's process, within bounds."""
-    task = controller.process.start(controller._bounded(name, doing, STARTUP_BOUND_S))
+    task = controller.process.start(controller.bounded(name, doing, STARTUP_BOUND_S))
     await asyncio.wait({task})
     return task.result()
 
@@ -122,7 +123,7 @@ async def _hold_fresh(world: World, last: Controller) -> None:
     world.ledger.reopened()
     await asyncio.sleep(world.plan.turn_s)
     before = len(world.stage.published)
-    if not await _in(last, "the last snapshot", last._do_snapshot(LAST, "last")):
+    if not await _in(last, "the last snapshot", last.perform(LAST, "last")):
         world.broken(Broken("L2", "a fresh snapshot does not work after all faults have ended"))
     elif len(world.stage.published) == before:
         world.broken(Broken("L2", "a fresh snapshot has nothing to save"))

@@ -77,12 +77,12 @@ class Ledger:
             if instance.dead or instance.process.state != "up":
                 continue
             deployment = instance.deployment
-            attempt = max(attempt, self.refused.get(rollout, -1) + 1)
+            least = max(attempt, self.refused.get(rollout, -1) + 1)
             for server in deployment.servers:
                 newest = server.control.state.newest.get(rollout, 0)
                 mark = server.control.state.marks.get(rollout, -1)
-                attempt = max(attempt, newest, mark + 1)
-            episode = EnvironmentEpisode(rollout, attempt)
+                least = max(least, newest, mark + 1)
+            episode = EnvironmentEpisode(rollout, least)
             if episode not in deployment.live:
                 while deployment.outcome(episode) is not None:  # it ended, or was stopped
                     episode = episode.next_attempt()

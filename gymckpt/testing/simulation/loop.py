@@ -17,13 +17,15 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal, TypeVar
+from concurrent.futures import Executor
+from typing import Any, Literal, TypeVar, TypeVarTuple
 
 from gymckpt.runtime.virtual import RESOLUTION_S, NothingLeft, VirtualLoop
 
 __all__ = ["Killed", "Process", "SimulatedLoop", "running_process"]
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -94,6 +96,9 @@ class SimulatedLoop(VirtualLoop):
             rng: Draws the order of processes.
         """
         super().__init__()
+        inner: Any = self  # what a loop has besides its interface is known to no type checker
+        self._ready_now: deque[asyncio.Handle] = inner._ready  # noqa: SLF001
+        self._timed: list[asyncio.TimerHandle] = inner._scheduled  # noqa: SLF001
         self._rng = rng
         self._rounds = 0
         """How many rounds have passed in this instant."""
@@ -112,7 +117,9 @@ class SimulatedLoop(VirtualLoop):
         """Run a blocking job as `start_io` says."""
         return self.start_io(name, job)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
         """Run a blocking call here: no thread follows this loop's time."""
         del executor
         return self.start_io("gymckpt-files", lambda: func(*args))
@@ -121,8 +128,7 @@ class SimulatedLoop(VirtualLoop):
         """Let a paused process go on with all that was due meanwhile."""
         if process.state == "paused":
             process.state = "up"
-        ready: deque[asyncio.Handle] = self._ready
-        ready.extend(self._held.pop(process, ()))
+        self._ready_now.extend(self._held.pop(process, ()))
 
     def _run_once(self) -> None:
         batch = self._due()
@@ -131,28 +137,28 @@ class SimulatedLoop(VirtualLoop):
             for handle in run:
                 self._run(handle)
         finally:
-            self._ready.extendleft(reversed(list(run)))
+            self._ready_now.extendleft(reversed(list(run)))
 
     def _run(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
-        process = handle._context.get(_PROCESS)
+        process = _owner(handle)
         if process is not None and process.state != "up":
             if process.state == "paused":
                 self._held.setdefault(process, []).append(handle)
             return
-        handle._run()
+        running: Any = handle
+        running._run()  # noqa: SLF001
 
     def _due(self) -> list[asyncio.Handle]:
         """Take everything that is due now, after a jump where nothing was."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled
-        ready: deque[asyncio.Handle] = self._ready
+        scheduled, ready = self._timed, self._ready_now
         while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)._scheduled = False
+            _taken(heapq.heappop(scheduled))
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
             raise NothingLeft("something goes round for ever while no time passes")
-        if not ready and not self._stopping:
+        if not ready:
             if not scheduled:
                 raise NothingLeft("nothing is scheduled on this loop: everything waits for ever")
             next_s = scheduled[0].when()
@@ -161,16 +167,14 @@ class SimulatedLoop(VirtualLoop):
             self._now_s = max(self._now_s, next_s)
         end_s = self._now_s + RESOLUTION_S
         while scheduled and scheduled[0].when() < end_s:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False
-            ready.append(timer)
+            ready.append(_taken(heapq.heappop(scheduled)))
         batch = list(ready)
         ready.clear()
         return batch
 
     def _in_drawn_order(self, batch: list[asyncio.Handle]) -> list[asyncio.Handle]:
         """Return callbacks in a drawn order that keeps that of each process."""
-        owners = [handle._context.get(_PROCESS) for handle in batch]
+        owners = [_owner(handle) for handle in batch]
         lines: dict[Process | None, deque[asyncio.Handle]] = {}
         for owner, handle in zip(owners, batch, strict=True):
             lines.setdefault(owner, deque()).append(handle)
@@ -185,7 +189,8 @@ class SimulatedLoop(VirtualLoop):
         for task in self._tasks:
             if task.done():
                 continue
-            task._log_destroy_pending = False
+            ended: Any = task
+            ended._log_destroy_pending = False  # noqa: SLF001
             coroutine: Any = task.get_coro()
             for _ in range(CLOSINGS_MAX):
                 with contextlib.suppress(BaseException):
@@ -193,5 +198,17 @@ class SimulatedLoop(VirtualLoop):
                     break
         self._tasks.clear()
         self._held.clear()
-        self._ready.clear()
-        self._scheduled.clear()
+        self._ready_now.clear()
+        self._timed.clear()
+
+
+def _owner(handle: Any) -> Process | None:
+    """Return the process in whose context a callback was made."""
+    context: contextvars.Context = handle._context  # noqa: SLF001
+    return context.get(_PROCESS)
+
+
+def _taken(timer: Any) -> Any:
+    """Mark a timer as no longer scheduled."""
+    timer._scheduled = False  # noqa: SLF001
+    return timer

@@ -24,6 +24,7 @@ __all__ = [
     "Verb",
     "draw",
     "require_kinds",
+    "seeded",
 ]
 
 MESSAGE_KINDS = ("delay", "reorder", "lose-request", "lose-reply", "duplicate", "garble")
@@ -102,6 +103,17 @@ class Plan:
     """What happens while the second controller recovers."""
 
 
+def seeded(seed: int, part: str) -> random.Random:
+    """
+    Return the random numbers of one part of a run, which no other part disturbs.
+
+    Args:
+        seed: The run's.
+        part: What they are for.
+    """
+    return random.Random(f"{seed}/{part}")  # noqa: S311 - repeatable, not secret
+
+
 def require_kinds(names: Collection[str]) -> frozenset[str]:
     """
     Return the kinds of faults of these names.
@@ -129,7 +141,7 @@ def draw(
         instances: How many instances; None to draw it.
         kinds: Which kinds of faults there may be.
     """
-    rng = random.Random(f"{seed}/plan")
+    rng = seeded(seed, "plan")
     count = rng.choice((1, 2, 2, 3, 3, 4, 5, 8)) if instances is None else instances
     allowed = [kind for kind in KINDS if kind in kinds]
     chosen = _some(rng, allowed)
@@ -175,7 +187,8 @@ _VERBS: Sequence[tuple[VerbKind, int]] = (
 
 
 def _verb(rng: random.Random, instances: int, points: Sequence[str]) -> Verb:
-    [kind] = rng.choices([kind for kind, _ in _VERBS], [weight for _, weight in _VERBS])
+    kinds: list[VerbKind] = [kind for kind, _ in _VERBS]
+    [kind] = rng.choices(kinds, [weight for _, weight in _VERBS])
     faults = rng.choice((0, 1, 1, 2, 3)) if points else 0
     return Verb(
         kind=kind,

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import attrs
 
@@ -24,7 +23,7 @@ from gymckpt.testing.account import Broken
 from gymckpt.testing.simulation.coverage import Coverage
 from gymckpt.testing.simulation.ending import hold_end
 from gymckpt.testing.simulation.loop import SimulatedLoop, running_process
-from gymckpt.testing.simulation.plan import Plan
+from gymckpt.testing.simulation.plan import Plan, seeded
 from gymckpt.testing.simulation.storage import replaced_system
 from gymckpt.testing.simulation.timeline import Timeline
 from gymckpt.testing.simulation.world import World
@@ -98,13 +97,13 @@ def simulate(plan: Plan, *, timeline: bool = False) -> Outcome:
         plan: What is to happen.
         timeline: Whether to keep the timeline of a run in which nothing was broken.
     """
-    loop = SimulatedLoop(Random(f"{plan.seed}/loop"))
+    loop = SimulatedLoop(seeded(plan.seed, "loop"))
     with _directory() as base, _collected():
         world = World(plan, loop, base)
         with (
             _logged(world.timeline),
             _buried(loop),
-            replaced_system(world.disk_of, Random(f"{plan.seed}/names")),
+            replaced_system(world.disk_of, seeded(plan.seed, "names")),
         ):
             _play(world)
         wanted = timeline or world.problems

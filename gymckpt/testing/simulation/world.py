@@ -10,35 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from gymckpt import moves
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import IllegalTransition, JournalError, TransitionRefused, text_of
+from gymckpt.errors import text_of
 from gymckpt.journal import MemoryStore
 from gymckpt.participant.servers import Kind
 from gymckpt.runtime.virtual import VirtualClock
 from gymckpt.testing.account import Broken
-from gymckpt.testing.simulation.controllers import RUN, Controller, Stage
+from gymckpt.testing.simulation.controllers import Controller
 from gymckpt.testing.simulation.coverage import Coverage
 from gymckpt.testing.simulation.hosts import GRACE_S, SimulatedDeployment, SimulatedInstance
 from gymckpt.testing.simulation.ledger import Ledger
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
+from gymckpt.testing.simulation.mishaps import Mishaps
 from gymckpt.testing.simulation.network import Message, Network
-from gymckpt.testing.simulation.plan import Fault, Plan
+from gymckpt.testing.simulation.plan import Plan, seeded
+from gymckpt.testing.simulation.stage import EPOCH_TS, Stage
 from gymckpt.testing.simulation.storage import Disk, SimulatedJournal, io_of
 from gymckpt.testing.simulation.timeline import Timeline
 from gymckpt.testing.simulation.watch import Watch
 
 __all__ = ["World"]
 
-EPOCH_TS = 1_700_000_000.0
 CONTROLLERS_MAX = 6
 RUN_BOUND_S = 20_000.0
 
@@ -61,7 +59,8 @@ class World:
         watch: What is held against the promises.
         problems: The promises that were seen broken.
         coverage: Which transitions were met by which faults.
-        happened: The faults of the plan that have happened.
+        mishaps: The faults of the plan.
+        alarm: Set where another controller is needed.
     """
 
     def __init__(self, plan: Plan, loop: SimulatedLoop, base: Path) -> None:
@@ -84,11 +83,10 @@ class World:
         self.store = MemoryStore(now_s=loop.time)
         self.lives: dict[Controller, asyncio.Task[None]] = {}
         self.faults_over = False
-        self.happened: list[Fault] = []
-        self._turns = Random(f"{plan.seed}/turns")
-        self._rng = Random(f"{plan.seed}/world")
-        self._alarm = asyncio.Event()
-        self._others = 0
+        self.mishaps = Mishaps(self)
+        self._turns = seeded(plan.seed, "turns")
+        self._rng = seeded(plan.seed, "world")
+        self.alarm = asyncio.Event()
         kinds = ("environment", "resources") if plan.seed % 3 == 0 else ("environment",)
         self._kinds: Sequence[Kind] = kinds  # type: ignore[assignment]
         self.instances = [
@@ -107,7 +105,7 @@ class World:
             broken=self.broken,
         )
         self.network = Network(
-            rng=Random(f"{plan.seed}/network"),
+            rng=seeded(plan.seed, "network"),
             timeline=self.timeline,
             witness=self,
             fired=self.fired,
@@ -203,7 +201,7 @@ class World:
             return
         controller.armed = [fault for fault in controller.armed if fault not in due]
         for fault in due:
-            self._fire(fault, controller, what)
+            self.mishaps.happen(fault, controller, what)
         if controller.process.dead:
             raise Killed
 
@@ -212,42 +210,6 @@ class World:
         if process is not None and what == "gymckpt-sealed.before":
             self.watch.seals(process)
         self.point(what)
-
-    # --- faults ---------------------------------------------------------------------------------
-
-    def _fire(self, fault: Fault, controller: Controller, what: str) -> None:
-        target = self.instances[fault.target].instance_id
-        self.fired(fault.kind)
-        self.happened.append(fault)
-        self.timeline.note(
-            "fault",
-            f"{fault.kind} at {what} ({controller.process.name}, {target}, {fault.seconds}s)",
-        )
-        getattr(self, f"_fault_{fault.kind.replace('-', '_')}")(fault, controller)
-
-    def _later(self, seconds: float, act: Any, *args: Any) -> None:
-        self.loop.call_later(seconds, act, *args, context=self._context())
-
-    def _context(self) -> Any:
-        return Process("world").context
-
-    def _fault_partition(self, fault: Fault, _controller: Controller) -> None:
-        name = self.instances[fault.target].instance_id
-        self.network.cut_off.add(name)
-        self._later(fault.seconds, self.network.cut_off.discard, name)
-
-    def _fault_isolate(self, fault: Fault, controller: Controller) -> None:
-        self.network.cut_off.add(controller.process.name)
-        self._later(fault.seconds, self.network.cut_off.discard, controller.process.name)
-
-    def _fault_die(self, fault: Fault, _controller: Controller) -> None:
-        instance = self.instances[fault.target]
-        instance.process.kill()
-        self.network.died(instance)
-
-    def _fault_restart(self, fault: Fault, _controller: Controller) -> None:
-        self.renew(self.instances[fault.target])
-        self._later(0.5, self.ledger.dispatch)
 
     def renew(self, instance: SimulatedInstance) -> None:
         """Let an instance begin a new life."""
@@ -259,108 +221,6 @@ class World:
         """Let every instance begin a new life, as a new cluster does."""
         for instance in self.instances:
             self.renew(instance)
-
-    def _fault_hang(self, fault: Fault, _controller: Controller) -> None:
-        process = self.instances[fault.target].process
-        process.pause()
-        self._later(fault.seconds, self.loop.go_on, process)
-
-    def _fault_block(self, fault: Fault, _controller: Controller) -> None:
-        deployment = self.instances[fault.target].deployment
-        deployment.block(("stuck",))
-        self._later(fault.seconds, deployment.block, ())
-
-    def _fault_disk_fail(self, fault: Fault, _controller: Controller) -> None:
-        disk = self.disk_of(self.instances[fault.target].process)
-        disk.files, disk.skip = fault.kind.partition("-")[2], fault.choice % 12
-
-    _fault_disk_full = _fault_disk_torn = _fault_disk_fail
-
-    def _fault_disk_hang(self, fault: Fault, _controller: Controller) -> None:
-        disk = self.disk_of(self.instances[fault.target].process)
-        forever = fault.choice % 4 == 0
-        disk.hangs_until_s = math.inf if forever else self.loop.time() + fault.seconds
-
-    def _fault_manifest_fail(self, fault: Fault, controller: Controller) -> None:
-        controller.disk.files = fault.kind.partition("-")[2]
-        controller.disk.skip = fault.choice % 6
-
-    _fault_manifest_full = _fault_manifest_fail
-
-    def _fault_manifest_hang(self, fault: Fault, controller: Controller) -> None:
-        forever = fault.choice % 4 == 0
-        controller.disk.hangs_until_s = math.inf if forever else self.loop.time() + fault.seconds
-
-    def _fault_journal_fail(self, fault: Fault, controller: Controller) -> None:
-        controller.disk.journal = fault.kind.partition("-")[2]
-        controller.disk.journal_count = 1 + fault.choice % 4
-        controller.disk.skip = fault.choice // 4
-
-    _fault_journal_lost = _fault_journal_hang = _fault_journal_fail
-
-    def _fault_clock_step(self, fault: Fault, controller: Controller) -> None:
-        controller.clock.step_wall(fault.seconds if fault.choice % 2 else -fault.seconds)
-
-    def _fault_clock_skew(self, fault: Fault, _controller: Controller) -> None:
-        clock = self.instances[fault.target].clock
-        clock.step_wall(fault.seconds if fault.choice % 2 else -fault.seconds)
-
-    def _fault_crash(self, _fault: Fault, controller: Controller) -> None:
-        controller.process.kill()
-        self._alarm.set()
-
-    def _fault_pause(self, fault: Fault, controller: Controller) -> None:
-        controller.process.pause()
-        controller.paused_s += fault.seconds
-        self._later(fault.seconds, self.loop.go_on, controller.process)
-        if fault.choice % 3:
-            self._alarm.set()
-
-    def _fault_operator(self, fault: Fault, _controller: Controller) -> None:
-        self._others += 1
-        process = Process(f"operator-{self._others}")
-        process.start(self._operate(fault, process))
-
-    def _fault_cancel(self, _fault: Fault, controller: Controller) -> None:
-        if controller.verb_task is not None:
-            controller.cancelled = True
-            controller.verb_task.cancel()
-
-    def _fault_raise(self, _fault: Fault, controller: Controller) -> None:
-        controller.body_fails = True
-
-    def _fault_beside(self, _fault: Fault, controller: Controller) -> None:
-        self._others += 1
-        controller.process.start(controller.beside(f"beside-{self._others}"))
-
-    async def _operate(self, fault: Fault, process: Process) -> None:
-        """Make one move of an operator on some unfinished operation."""
-        await asyncio.sleep(0.001 * (fault.choice % 50))
-        journal = self.journal(process)
-        rows = journal.operations(RUN, unfinished=True)
-        if not rows:
-            return
-        row = rows[fault.choice % len(rows)]
-        move = ("discard", "sweep", "mark_gone")[fault.choice % 3]
-        handles = self.handles(process) if fault.choice % 5 else {}
-        settings: dict[str, Any] = {
-            "by": moves.By(operator="op@sim", reason="the simulation says so"),
-            "handles": handles,
-            "force": fault.choice % 2 == 0,
-            "clock": VirtualClock(self.loop, wall_ts=EPOCH_TS + self.loop.time()),
-        }
-        named = (self.instances[fault.target].instance_id,) if move == "mark_gone" else ()
-        self.timeline.note(process.name, f"{move} {row.operation_id} {' '.join(named)}")
-        try:
-            moved = await getattr(moves, move)(journal, RUN, row.operation_id, *named, **settings)
-        except (TransitionRefused, IllegalTransition, JournalError, TimeoutError) as error:
-            name = type(error).__name__
-            self.timeline.note(process.name, f"{move} failed: {name}: {text_of(error, 200)}")
-        except ValueError as error:
-            if "has no instance" not in text_of(error):
-                raise
-        else:
-            self.timeline.note(process.name, f"{move} has left it {moved.state}")
 
     # --- controllers ----------------------------------------------------------------------------
 
@@ -399,10 +259,10 @@ class World:
     async def perform(self) -> None:
         """Do the first part: the plan's verbs, with its faults."""
         todo = deque(self.plan.verbs)
-        self._later(0.0, self.ledger.dispatch)
+        self.loop.call_soon(self.ledger.dispatch)
         await asyncio.sleep(0.1)
         while True:
-            self._alarm.clear()
+            self.alarm.clear()
             if len(self.controllers) < CONTROLLERS_MAX:
                 controller = self.new_controller()
                 faults = self.plan.startup_faults if len(self.controllers) == 2 else ()
@@ -415,7 +275,7 @@ class World:
 
     async def _until_turnover(self) -> bool:
         """Wait until another controller is needed; False where all are done."""
-        alarm = asyncio.ensure_future(self._alarm.wait())
+        alarm = asyncio.ensure_future(self.alarm.wait())
         try:
             while True:
                 lives = {
@@ -423,7 +283,7 @@ class World:
                     for controller, life in self.lives.items()
                     if not life.done() and not controller.process.dead
                 }
-                if self._alarm.is_set():
+                if self.alarm.is_set():
                     return True
                 if not lives:
                     return False
