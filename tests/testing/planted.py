@@ -135,7 +135,7 @@ def the_journal_is_waited_for_without_a_bound(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Recorder, "_answered", answered)
 
 
-@planted("clock-step", "lose-reply", "isolate", breaks="L1 L2 S3", first=35)
+@planted("clock-step", "isolate", "partition", breaks="L1 L2 S3", first=60)
 def waiting_is_measured_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """The operation's clock is the wall clock, so that a lease seems over when that steps."""
 
