@@ -8,7 +8,6 @@ cancellation that was asked for. Anything else is a defect. And each must end in
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +38,7 @@ from gymckpt.testing.simulation.stage import (
     Stage,
 )
 from gymckpt.testing.simulation.storage import Disk
+from gymckpt.testing.simulation.watch import holds_manifest
 
 __all__ = ["Controller"]
 
@@ -195,15 +195,13 @@ class Controller:
     def _published(self, path: Path, wire_id: str) -> None:
         """Take note of a checkpoint that its verb says is good; hold S2 against it."""
         try:
-            # As a reader elsewhere sees it, not by the disk of this process.
-            manifest = contextvars.Context().run(load_gym_checkpoint_manifest, path)
-        except (OSError, ValueError) as error:
+            stands = holds_manifest(str(path), wire_id)
+        except (OSError, ValueError, KeyError) as error:
             what = f"{wire_id} ended well, and its manifest cannot be read: {error}"
             self._run.broken(Broken("S2", what))
             return
-        if manifest.checkpoint_id != wire_id:
-            what = f"{wire_id} ended well, and its directory has {manifest.checkpoint_id}"
-            self._run.broken(Broken("S2", what))
+        if not stands:
+            self._run.broken(Broken("S2", f"{wire_id} ended well, and its manifest is not there"))
         self._stage.published.append((path, wire_id))
 
     async def _do_snapshot(self, verb: Verb, name: str) -> None:

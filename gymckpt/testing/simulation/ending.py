@@ -176,7 +176,7 @@ def _hold_manifest(world: World, known: KnownOperation) -> None:
     """Hold that a manifest exists exactly where a checkpoint stands, and that it can be read."""
     try:
         exists = holds_manifest(known.root, known.wire_id)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         world.broken(Broken("S2", f"the manifest of {known.wire_id} is unreadable: {error}"))
         return
     if exists != (known.state in STANDING):

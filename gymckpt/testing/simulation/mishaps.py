@@ -164,6 +164,8 @@ class Mishaps:
         row = rows[fault.choice % len(rows)]
         move = ("discard", "sweep", "mark_gone")[fault.choice % 3]
         handles = self._world.handles(process) if fault.choice % 5 else {}
+        if not handles:
+            self._world.watch.without_handles.add(process.name)
         settings: dict[str, Any] = {
             "by": moves.By(operator="op@sim", reason="the simulation says so"),
             "handles": handles,

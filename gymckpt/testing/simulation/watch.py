@@ -8,18 +8,18 @@ operation over begins with what is known to have left before it.
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
+import orjson
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment, Replied
 from gymckpt.core.operation import machine_of
 from gymckpt.errors import is_actor_dead
-from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
+from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME
 from gymckpt.replies import GymCheckpointPrepareSummary
 from gymckpt.runtime.driver import record_of
 from gymckpt.runtime.virtual import VirtualClock
@@ -43,10 +43,23 @@ STANDING = frozenset({"committed", "resuming", "resumed"})
 
 
 def holds_manifest(root: str | None, wire_id: str) -> bool:
-    """Whether a directory holds the manifest of a checkpoint, as a reader sees it."""
-    if root is None or not (Path(root) / GYM_CHECKPOINT_MANIFEST_FILENAME).exists():
+    """
+    Whether a directory holds the manifest of a checkpoint.
+
+    Only its id is looked at; that it is whole is held at the end of a run.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no JSON.
+        KeyError: It is no manifest.
+    """
+    if root is None:
         return False
-    return load_gym_checkpoint_manifest(root).checkpoint_id == wire_id
+    try:
+        data = (Path(root) / GYM_CHECKPOINT_MANIFEST_FILENAME).read_bytes()
+    except FileNotFoundError:
+        return False
+    return bool(orjson.loads(data)["checkpoint_id"] == wire_id)
 
 
 @attrs.define(eq=False)
@@ -85,6 +98,7 @@ class Watch:
 
     Attributes:
         operations: Operation id to what is known of it.
+        without_handles: The processes that have no handle of any instance.
     """
 
     def __init__(
@@ -107,6 +121,7 @@ class Watch:
             broken: Told of each promise that does not hold.
         """
         self.operations: dict[str, KnownOperation] = {}
+        self.without_handles: set[str] = set()
         self._index = {instance: number for number, instance in enumerate(instances)}
         self._grace_s = grace_s
         self._now_s = now_s
@@ -202,7 +217,7 @@ class Watch:
 
     def seals(self, process: Process) -> None:
         """Hold S2 against a manifest that is about to be written."""
-        for known in self.operations.values():
+        for known in reversed(self.operations.values()):
             if known.state == "sealing" and process.name in known.drivers:
                 account = self._account(process.name, known.wire_id)
                 try:
@@ -210,6 +225,7 @@ class Watch:
                 except Broken as broken:
                     self._broken(broken)
                 self._accounts[known.wire_id][process.name] = account
+                return  # of earlier ones it only failed to record the end
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -221,9 +237,7 @@ class Watch:
                 known = self.operations[entry.operation_id] = self._opened(entry)
             known.drivers.setdefault(process.name)
             if entry.instance is not None:
-                failure: Any = entry.facts.get("failure") or {}
-                if failure.get("type") == "DeclaredGone":
-                    known.gone.add(entry.instance)
+                self._recorded_call(process, known, entry, entry.instance)
                 continue
             known.root = entry.facts.get("root", known.root)
             known.state = entry.dest
@@ -232,7 +246,20 @@ class Watch:
                     self._accounts[known.wire_id][name] = account._replace(kept=True)
             if machine_of(known.chart).chart.states[entry.dest].final and known.settled_s is None:
                 known.settled_s = self._now_s()
-                contextvars.Context().run(self._hold_ended, known)  # by nobody's disk
+                self._hold_ended(known)
+
+    def _recorded_call(
+        self, process: Process, known: KnownOperation, entry: Entry, instance: str
+    ) -> None:
+        failure: Any = entry.facts.get("failure") or {}
+        if failure.get("type") == "DeclaredGone":
+            known.gone.add(instance)
+        if entry.call == "retire" and process.name in self.without_handles:
+            # Who has no handles can ask nobody: the next recovery retires, once it has reopened.
+            account, number = self._account(process.name, known.wire_id), self._index[instance]
+            notes = account.notes[number]
+            notes = notes._replace(sent=notes.sent | {"retire"})
+            self._accounts[known.wire_id][process.name] = account.changed(number, notes)
 
     def keeps(self, process: Process) -> None:
         """Note that the body of a restore has ended well: its caller takes over what it has."""
@@ -276,7 +303,7 @@ class Watch:
             )
         except Broken as broken:
             self._broken(Broken(broken.promise, f"{known.wire_id}: {broken.what}"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             self._broken(Broken("S2", f"the manifest of {known.wire_id} is unreadable: {error}"))
 
     def merged(self, known: KnownOperation) -> Account:
