@@ -305,6 +305,15 @@ def test_tries_that_are_used_up_end_a_phase() -> None:
     assert [ask.ask for ask in world.sent_to("prepare", 0)] == [1, 2, 3]
 
 
+def test_no_retry_is_waited_for_in_a_phase_that_has_failed() -> None:
+    """A transient failure with a try left starts no retry once another one cannot be mended."""
+    world = opened("checkpoint", 3, patient("prepare"))
+    world.verb("prepare")
+    world.fail("prepare", 0, failure=FATAL)
+    world.fail("prepare", 1, failure=SHAKY)
+    assert set(world.timers) == {"budget.prepare", "settle"}
+
+
 def test_no_retry_after_the_deadline() -> None:
     """A failure whose pause reaches the deadline is not retried; others get the settling time."""
     world = opened("checkpoint", numbers=patient("prepare"))

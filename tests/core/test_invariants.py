@@ -77,11 +77,30 @@ def _prepare_after_resume() -> Lived:
     return world.operation, ask, world.operation
 
 
-def _commit_under_a_lost_lease() -> Lived:
-    world = reached("checkpoint", "committing")
-    ask = next(entry for entry in world.entries if entry.call == "commit")
-    endangered = attrs.evolve(world.operation, endangered={0.0: 1})
-    return endangered, ask, endangered
+def _commit_under_a_lost_lease(trigger: str) -> Callable[[], Lived]:
+    def forge() -> Lived:
+        world = reached("checkpoint", "committing")
+        ask = next(entry for entry in world.entries if entry.call == "commit")
+        endangered = attrs.evolve(world.operation, endangered={0.0: 1})
+        return endangered, attrs.evolve(ask, trigger=trigger), endangered
+
+    return forge
+
+
+def _of_ask(trigger: str, ask: int, *, asked: bool = True) -> Callable[[], Lived]:
+    """Forge an entry of a resume that was sent twice, or of a commit that was never sent."""
+
+    def forge() -> Lived:
+        world = reached("checkpoint", "discarding")
+        world.fail("resume", 0)
+        world.wait(1.0)
+        sent = world.entries[-1]
+        assert (sent.call, sent.ask) == ("resume", 2)
+        call = "resume" if asked else "commit"
+        entry = attrs.evolve(sent, call=call, trigger=trigger, ask=ask)
+        return world.operation, entry, world.operation
+
+    return forge
 
 
 VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
@@ -93,7 +112,16 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
         ("entry 13 of -1.0 s follows one of 0.0 s", _entry(at_s=-1.0)),
     ],
     "S6-source": [("it starts in 'open', not in 'parked'", _entry(source="open"))],
-    "S6-ask": [("'parked' sends no prepare", _entry(instance="i", call="prepare", trigger="ask"))],
+    "S6-ask": [
+        ("'parked' sends no prepare", _entry(instance="i", call="prepare", trigger="ask")),
+        ("answer is of ask 1 of 2", _of_ask("answer", 1)),
+        ("answer is of ask 3 of 2", _of_ask("answer", 3)),
+        ("stale is of ask 0 of 2", _of_ask("stale", 0)),
+        ("confirm is of ask 3 of 2", _of_ask("confirm", 3)),
+        ("answer is of ask 0 of 0", _of_ask("answer", 0, asked=False)),
+        ("ask 2 follows ask 2", _of_ask("retry", 2)),
+        ("ask 4 follows ask 2", _of_ask("ask", 4)),
+    ],
     "S6-condition": [
         (
             "all_answered does not hold",
@@ -109,7 +137,8 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
             "committing with 2 of 2 parked and 0 of 2 renewed",
             _lost("committing", trigger="commit", call="renew"),
         ),
-        ("a lease must be presumed lost", _commit_under_a_lost_lease),
+        ("a lease must be presumed lost", _commit_under_a_lost_lease("ask")),
+        ("a lease must be presumed lost", _commit_under_a_lost_lease("retry")),
     ],
     "S2-manifest-last": [
         (
@@ -156,6 +185,14 @@ def test_every_check_is_shown_a_violation() -> None:
 def test_a_violation_is_found(name: str, message: str, forge: Callable[[], Lived]) -> None:
     """Each check finds the history that breaks it, and says with numbers what is wrong."""
     assert dict(CHECKS)[name](*forge()) == message
+
+
+@pytest.mark.parametrize(
+    ("trigger", "ask"), [("stale", 1), ("die", 1), ("confirm", 1), ("answer", 2), ("retry", 3)]
+)
+def test_asks_that_may_be_told_of_are_let_pass(trigger: str, ask: int) -> None:
+    """Death, proof and what is stale may come of an earlier ask; all else of the latest one."""
+    assert dict(CHECKS)["S6-ask"](*_of_ask(trigger, ask)()) is None
 
 
 def test_the_error_names_check_operation_and_entry() -> None:
