@@ -20,6 +20,7 @@ from gymckpt.journal import memory
 from gymckpt.participant.control import ControlPlane
 from gymckpt.participant.hosting import EpisodeHost
 from gymckpt.participant.servers import Servers
+from gymckpt.participant.work import Workshop
 from gymckpt.recovery import recover_all
 from gymckpt.runtime.asks import AskKey, Asks
 from gymckpt.runtime.driver import Driver
@@ -286,6 +287,17 @@ def the_gate_stays_open(patch: pytest.MonkeyPatch) -> None:
         self._table.gate.set()
 
     patch.setattr(EpisodeHost, "_settle", settle)
+
+
+@planted("disk-slow", "cancel", "isolate", breaks="S4")
+def a_stopped_write_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """A write that was begun for a checkpoint publishes its records after the resume."""
+
+    def stop(self: Any) -> None:
+        self.current = None
+        self._pulse.beat()
+
+    patch.setattr(Workshop, "stop", stop)
 
 
 @planted("partition", "isolate", breaks="S3", first=40)

@@ -100,6 +100,11 @@ class Mishaps:
         forever = fault.choice % 4 == 0
         disk.hangs_until_s = math.inf if forever else self._world.loop.time() + fault.seconds
 
+    def _disk_slow(self, fault: Fault, _controller: Controller) -> None:
+        disk = self._world.disk_of(self._world.instances[fault.target].process)
+        disk.slow_s = (0.05, 0.4, 1.5)[fault.choice % 3]
+        disk.slow_until_s = self._world.loop.time() + fault.seconds
+
     def _manifest_fail(self, fault: Fault, controller: Controller) -> None:
         controller.disk.files = fault.kind.partition("-")[2]
         controller.disk.skip = fault.choice % 6

@@ -103,7 +103,8 @@ def simulate(plan: Plan, *, timeline: bool = False) -> Outcome:
         with (
             _logged(world.timeline),
             _buried(loop),
-            replaced_system(world.disk_of, seeded(plan.seed, "names")),
+            replaced_system(world.disk_of, seeded(plan.seed, "names"), world.published),
+            contextlib.closing(world),
         ):
             _play(world)
         wanted = timeline or world.problems

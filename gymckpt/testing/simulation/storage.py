@@ -14,8 +14,9 @@ import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import attrs
 
@@ -26,6 +27,7 @@ from gymckpt.errors import JournalError, JournalOutcomeUnknown, JournalUnavailab
 from gymckpt.journal import MemoryJournal, MemoryStore
 from gymckpt.journal.rules import Opening
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
+from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
 from gymckpt.testing.simulation.timeline import Timeline
 
 __all__ = ["Disk", "Recorded", "SimulatedJournal", "io_of", "replaced_system"]
@@ -44,6 +46,8 @@ class Disk:
         files: What the next file operation comes to; None for nothing wrong.
         skip: How many file operations go well before that.
         hangs_until_s: Until when no file job begins; infinite for never.
+        slow_s: How long each file operation takes, until `slow_until_s`.
+        slow_until_s: Until when file jobs that begin are slow.
         journal: What the next call of the journal comes to: `fail`, `lost` or `hang`.
         journal_count: How many calls of the journal that concerns.
     """
@@ -51,19 +55,25 @@ class Disk:
     files: str | None = None
     skip: int = 0
     hangs_until_s: float = 0.0
+    slow_s: float = 0.0
+    slow_until_s: float = 0.0
     journal: str | None = None
     journal_count: int = 0
 
     def heal(self) -> None:
         """Have nothing wrong any more."""
-        self.files, self.hangs_until_s, self.journal = None, 0.0, None
+        self.files, self.journal = None, None
+        self.hangs_until_s = self.slow_until_s = 0.0
 
 
 DiskOf = Callable[[Process], Disk]
 
 
 def io_of(
-    loop: SimulatedLoop, disk_of: DiskOf, point: Callable[[str], None]
+    loop: SimulatedLoop,
+    disk_of: DiskOf,
+    point: Callable[[str], None],
+    slow: Callable[[SteppedJob], None],
 ) -> Callable[[str, Callable[[], Any]], asyncio.Future[Any]]:
     """
     Return what begins blocking jobs on a loop.
@@ -72,6 +82,7 @@ def io_of(
         loop: The loop.
         disk_of: Process to its disk.
         point: Passed before and after each file job of a controller.
+        slow: Told of each job that is slow.
     """
 
     def start(name: str, job: Callable[[], T]) -> asyncio.Future[T]:
@@ -87,6 +98,9 @@ def io_of(
             if disk.hangs_until_s > loop.time():
                 loop.call_later(min(disk.hangs_until_s - loop.time(), 1e6), run)
                 return
+            if not is_file and disk.slow_until_s > loop.time():
+                slow(_slow(loop, disk, job, future))
+                return
             if is_file:
                 point(f"{name}.before")
             _settle(future, job)
@@ -97,6 +111,32 @@ def io_of(
         return future
 
     return start
+
+
+def _slow(
+    loop: SimulatedLoop, disk: Disk, job: Callable[[], T], future: asyncio.Future[T]
+) -> SteppedJob:
+    """Carry a file job out step by step, and settle its future at its end."""
+    come: list[Callable[[], T]] = []
+
+    def run() -> None:
+        try:
+            result = job()
+        except Exception as error:
+            failed = error
+            come.append(lambda: _raised(failed))
+        else:
+            come.append(lambda: result)
+
+    def settle() -> None:
+        if come:
+            _settle(future, come[0])
+
+    return SteppedJob(loop, run, pause_s=disk.slow_s, after=settle)
+
+
+def _raised(error: Exception) -> NoReturn:
+    raise error
 
 
 def _start_journal(
@@ -129,13 +169,15 @@ def _settle(future: asyncio.Future[T], job: Callable[[], T]) -> None:
 class _System:
     """`os` for the modules that write files, with the trouble of the process that runs."""
 
-    def __init__(self, disk_of: DiskOf) -> None:
+    def __init__(self, disk_of: DiskOf, published: Callable[[Process, bytes], None]) -> None:
         self._disk_of = disk_of
+        self._published = published
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
     def _trouble(self, descriptor: int | None = None) -> None:
+        pass_turn()
         process = running_process()
         if process is None:
             return
@@ -167,8 +209,11 @@ class _System:
         self._trouble(descriptor)
 
     def link(self, *args: Any, **kwargs: Any) -> None:
-        """Make a hard link, unless the disk is in trouble."""
+        """Make a hard link, which publishes records, unless the disk is in trouble."""
         self._trouble()
+        process = running_process()
+        if process is not None:
+            self._published(process, Path(args[0]).read_bytes())
         os.link(*args, **kwargs)
 
     def replace(self, *args: Any, **kwargs: Any) -> None:
@@ -178,15 +223,18 @@ class _System:
 
 
 @contextlib.contextmanager
-def replaced_system(disk_of: DiskOf, rng: Random) -> Iterator[None]:
+def replaced_system(
+    disk_of: DiskOf, rng: Random, published: Callable[[Process, bytes], None]
+) -> Iterator[None]:
     """
     Let files and unique names be the simulation's own until the context exits.
 
     Args:
         disk_of: Process to its disk.
         rng: Draws the unique names.
+        published: Told of the manifest of records that appears next, and in which process.
     """
-    system, real = _System(disk_of), uuid.uuid4
+    system, real = _System(disk_of, published), uuid.uuid4
     modules = (gymckpt.files, gymckpt.participant.store)
     uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
     for module in modules:

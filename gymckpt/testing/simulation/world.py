@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from gymckpt.testing.simulation.mishaps import Mishaps
 from gymckpt.testing.simulation.network import Message, Network
 from gymckpt.testing.simulation.plan import Plan, seeded
 from gymckpt.testing.simulation.stage import EPOCH_TS, Stage
+from gymckpt.testing.simulation.stepped import SteppedJob
 from gymckpt.testing.simulation.storage import Disk, SimulatedJournal, io_of
 from gymckpt.testing.simulation.timeline import Timeline
 from gymckpt.testing.simulation.watch import Watch
@@ -113,7 +115,8 @@ class World:
         self.network.faults = dict(plan.message_faults)
         self.ledger = Ledger(self.instances, rollouts=plan.rollouts, rng=self._rng)
         self.stage = Stage(self.base, self.ledger, self.timeline, self._rng, published=[], used=[])
-        loop.start_io = io_of(loop, self.disk_of, self._file_point)
+        self._jobs: list[SteppedJob] = []
+        loop.start_io = io_of(loop, self.disk_of, self._file_point, self._jobs.append)
         loop.set_exception_handler(self._reported)
 
     def _deployment(self, instance: SimulatedInstance) -> SimulatedDeployment:
@@ -204,6 +207,19 @@ class World:
             self.mishaps.happen(fault, controller, what)
         if controller.process.dead:
             raise Killed
+
+    def published(self, process: Process, manifest: bytes) -> None:
+        """Hold that an instance publishes nothing under an id whose resume it has answered."""
+        wire_id = json.loads(manifest)["checkpoint_id"]
+        for instance in self.instances:
+            if instance.process is process and wire_id in instance.resumed:
+                what = f"{instance.instance_id} publishes records of {wire_id} after its resume"
+                self.broken(Broken("S4", what))
+
+    def close(self) -> None:
+        """Unwind the file jobs that are under way."""
+        for job in self._jobs:
+            job.end()
 
     def _file_point(self, what: str) -> None:
         process = running_process()
