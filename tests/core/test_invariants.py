@@ -71,10 +71,13 @@ def _withdrawn_from_nothing() -> Lived:
     return attrs.evolve(before, file="none"), entry, after
 
 
-def _prepare_after_resume() -> Lived:
-    world = reached("checkpoint", "discarding")
-    ask = next(entry for entry in world.entries if (entry.call, entry.ask) == ("prepare", 1))
-    return world.operation, ask, world.operation
+def _prepare_after_resume(trigger: str) -> Callable[[], Lived]:
+    def forge() -> Lived:
+        world = reached("checkpoint", "discarding")
+        ask = next(entry for entry in world.entries if (entry.call, entry.ask) == ("prepare", 1))
+        return world.operation, attrs.evolve(ask, trigger=trigger), world.operation
+
+    return forge
 
 
 def _commit_under_a_lost_lease(trigger: str) -> Callable[[], Lived]:
@@ -157,7 +160,8 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
         ("resumed with 0 of 2 reopened", _lost("resumed", trigger="all_settled", call="resume"))
     ],
     "S4-no-act-after-end": [
-        ("prepare is sent to main/replica-0 after resume", _prepare_after_resume)
+        ("prepare is sent to main/replica-0 after resume", _prepare_after_resume("ask")),
+        ("prepare is sent to main/replica-0 after resume", _prepare_after_resume("retry")),
     ],
     "S5-retired-before-reopened": [
         (
