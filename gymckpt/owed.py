@@ -59,7 +59,7 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
     Raises:
         JournalUnavailable: The journal cannot be read.
     """
-    owed: dict[str, set[EnvironmentEpisode]] = {}
+    owed: dict[str, dict[EnvironmentEpisode, float]] = {}
     settings: Settings | None = None
     discarded = Selection(run=run, chart="restore", states=("discarding", "discarded"))
     for operation in _replayed(journal, discarded):
@@ -68,12 +68,23 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
             continue
         settings = operation.settings
         for instance, episodes in _unconfirmed(operation).items():
-            owed.setdefault(instance, set()).update(episodes)
+            since = owed.setdefault(instance, {})
+            for episode in episodes:
+                since[episode] = max(since.get(episode, 0.0), operation.opened_ts)
     if any(owed.values()):
         for paid in _replayed(journal, Selection(run=run, chart="sweep")):
             for instance, episodes in _retired(paid).items():
-                owed.get(instance, set()).difference_update(episodes)
+                _settle(owed.get(instance, {}), episodes, paid.opened_ts)
     return {name: tuple(sorted(left)) for name, left in owed.items() if left}, settings
+
+
+def _settle(
+    since: dict[EnvironmentEpisode, float], episodes: Iterable[EnvironmentEpisode], paid_ts: float
+) -> None:
+    """Take off what a sweep has paid: only restores that began before it, not what came after."""
+    for episode in episodes:
+        if since.get(episode, paid_ts + 1.0) <= paid_ts:
+            del since[episode]
 
 
 def _replayed(journal: Journal, selection: Selection) -> Iterable[OperationState]:

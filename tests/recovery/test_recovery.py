@@ -482,6 +482,28 @@ def test_owed_retirement_after_a_crash(tmp_path: Path) -> None:
     simulate(main)
 
 
+def test_owed_retirement_is_not_paid_by_an_earlier_one(tmp_path: Path) -> None:
+    """What a second restore of the same attempts owes is not paid by what the first one paid."""
+
+    async def main() -> None:
+        owing = Owing(tmp_path)
+        await owing.begin()
+        world = owing.world
+        async with world.coordinator.prepared("next"):
+            owing.require_paid()
+        owing.actor.retired.clear()  # a new actor is in its place
+        await asyncio.sleep(1.0)
+        owing.actor.scripts["retire"].append(ConnectionError("reset"))
+        with pytest.raises(Deliberate):
+            async with world.coordinator.restored("again", world.root(), world.manifest()):
+                raise Deliberate
+        assert owing.actor.running == {episode("r0.0", 1)}
+        await world.new_coordinator().recover()
+        assert owing.actor.running == set()
+
+    simulate(main)
+
+
 async def test_owed_retirement_by_the_public_function(tmp_path: Path) -> None:
     """`recover` pays too, for instances that it has a handle of."""
     owing = Owing(tmp_path, clock=None)
