@@ -36,6 +36,7 @@ __all__ = ["Held", "Stage"]
 
 START_TS = 1_700_000_000.0
 SHARD = "stage"
+INSTANT_S = 1e-3
 MEMORY = Path("/dev/shm")  # noqa: S108 - where there is one, no run waits for a disk
 Episodes = dict[str, tuple[EnvironmentEpisode, ...]]
 
@@ -166,6 +167,10 @@ class Stage:
         self._journals.append(self._make_journal(self))
         return self._journals[-1]
 
+    def _instant(self) -> None:
+        """Let no two operations begin at the very same instant, as they never do."""
+        self.pass_time(INSTANT_S)
+
     def _new_controller(self) -> Controller:
         number = len(self.former)
         process = Process(self.loop, f"controller-{number}")
@@ -218,11 +223,13 @@ class Stage:
 
     def enter_checkpoint(self) -> None:
         """Begin to enter a checkpoint."""
+        self._instant()
         one, wire_id = self.controller, self.new_id("c")
         one.body = Body(one.process, "checkpoint", wire_id, one.coordinator.prepared(wire_id))
 
     def enter_restore(self, number: int) -> None:
         """Begin to go back to a checkpoint that stands."""
+        self._instant()
         one, wire_id = self.controller, self.new_id("x")
         root, manifest = self.saved[number % len(self.saved)]
         manager = one.coordinator.restored(wire_id, root, manifest)
@@ -280,6 +287,7 @@ class Stage:
 
     def take_over(self) -> None:
         """Let a new controller recover what the present one has left."""
+        self._instant()
         self.former.append(self.controller)
         self.controller = self._new_controller()
         self.controller.start(self.controller.coordinator.recover(force=True))
