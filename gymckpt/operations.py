@@ -91,8 +91,9 @@ class Operations:
         self._sweeps: set[Running] = set()
         self._sweeping: set[asyncio.Future[None]] = set()
         """One for every sweep that has begun, also before its opening is durable."""
-        self._unsettled: set[Scheduler] = set()
-        """Operations of this process that were released before they ended, or taken over."""
+        self._unsettled: dict[Scheduler, None] = {}
+        """Operations of this process that were released before they ended, or taken over, in that
+        order, so that equal histories run equally."""
         self._debts = Debts(
             retire=lambda owed: self._run_sweep("retire", new_operation_id("retire"), owed),
             is_busy=lambda: self.open is not None or self._opening is not None,
@@ -356,14 +357,14 @@ class Operations:
 
     def _keep_in_sight(self, scheduler: Scheduler) -> None:
         """See to an operation that was taken over as to one that this process has begun."""
-        self._unsettled.add(scheduler)
+        self._unsettled[scheduler] = None
         scheduler.on_released = lambda: self._look_after(scheduler)
 
     def _look_after(self, scheduler: Scheduler) -> None:
         if scheduler.ended:
-            self._unsettled.discard(scheduler)
+            self._unsettled.pop(scheduler, None)
         else:
-            self._unsettled.add(scheduler)
+            self._unsettled[scheduler] = None
 
 
 def _give_up_opened(scheduler: Scheduler, recording: asyncio.Future[None]) -> None:

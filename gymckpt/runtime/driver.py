@@ -136,7 +136,8 @@ class Driver:
         self._drain_task: asyncio.Task[None] | None = None
         self._timers = Timers(self._fire)
         self._beating: asyncio.Task[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """In the order of their coming, so that equal histories run equally."""
 
     # --- events in ------------------------------------------------------------------------------
 
@@ -342,8 +343,8 @@ class Driver:
 
     def _waiter(self) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        waiter.add_done_callback(self._waiters.discard)
+        self._waiters[waiter] = None
+        waiter.add_done_callback(lambda done: self._waiters.pop(done, None))
         return waiter
 
     def _wake(self) -> None:

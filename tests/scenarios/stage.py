@@ -161,7 +161,7 @@ class Controller:
         self.alive = False
         held = self._held
         running = [*held._sweeps, *([held.open] if held.open else [])]
-        for scheduler in {one.scheduler for one in running} | held._unsettled:
+        for scheduler in {one.scheduler for one in running} | held._unsettled.keys():
             scheduler.stopped = True
             scheduler._timers.stop_all()
             scheduler._queue.clear()
