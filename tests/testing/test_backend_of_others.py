@@ -211,10 +211,14 @@ class TallyMachine(CoordinatorMachine):
         )
 
 
+SELDOM = {"begin_another", "renewal_goes_wrong", "controller_wakes_up", "forget", "renew"}
+"""What short runs need not come to."""
+
+
 def test_others_keep_the_promises_too() -> None:
     """No order of verbs, faults and crashes breaks a promise over the stranger's backend."""
     chosen = settings(deadline=None, max_examples=15, stateful_step_count=20)
-    run_coordinator_machine(TallyMachine, settings=chosen)
+    run_coordinator_machine(TallyMachine, settings=chosen, never=SELDOM)
 
 
 class ForgetfulMachine(TallyMachine):
