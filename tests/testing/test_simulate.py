@@ -11,6 +11,7 @@ import subprocess
 import sys
 from random import Random
 
+import attrs
 import pytest
 
 from gymckpt.runtime.virtual import NothingLeft
@@ -18,10 +19,11 @@ from gymckpt.testing.simulate import main
 from gymckpt.testing.simulation.loop import Process, SimulatedLoop, running_process
 from gymckpt.testing.simulation.plan import KINDS, draw, require_kinds
 from gymckpt.testing.simulation.run import simulate
+from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
 from gymckpt.testing.simulation.sweep import SCENARIOS, crashes
 from tests.testing.planted import PLANTED, in_place
 
-SEEDS = range(40)
+SEEDS = range(30)
 
 TELL = """
 import hashlib, sys
@@ -49,7 +51,7 @@ def test_all_promises_hold(seed: int) -> None:
 
 def test_one_seed_is_one_run() -> None:
     """A seed gives the same timeline again, also in a process with another hash seed."""
-    seeds = (3, 17)
+    seeds = (3, 17, 145, 213)  # the last two took sets in the order of their addresses once
     here = [digest(seed) for seed in seeds]
     assert here == [digest(seed) for seed in seeds]
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
@@ -72,9 +74,50 @@ def test_without_faults_everything_works() -> None:
     assert outcome.coverage.met
 
 
+@pytest.mark.parametrize("seed", [2, 5])
+def test_a_journal_in_a_file_is_simulated_too(seed: int) -> None:
+    """With its journal in SQLite a seed is one run as well, and all promises hold."""
+    plan = attrs.evolve(draw(seed), sqlite=True)
+    first, again = simulate(plan, timeline=True), simulate(plan, timeline=True)
+    assert not first.problems, "\n".join(first.timeline)
+    assert first.timeline == again.timeline
+    assert first.operations > 0
+
+
+def test_slow_jobs_let_other_things_happen() -> None:
+    """Between two steps of a job time passes; one that is ended unwinds where it is."""
+    seen: list[str] = []
+
+    def job() -> None:
+        try:
+            for number in range(3):
+                seen.append(f"step {number}")
+                pass_turn()
+        finally:
+            seen.append("job ends")
+
+    async def main() -> None:
+        whole = SteppedJob(loop, job, pause_s=2.0, after=lambda: seen.append("settled"))
+        for _ in range(4):
+            await asyncio.sleep(1.9)
+            seen.append("tick")
+        whole.end()
+        cut = SteppedJob(loop, job, pause_s=2.0, after=lambda: seen.append("never"))
+        cut.end()
+
+    loop = SimulatedLoop(Random(1))
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.bury()
+        loop.close()
+    steps = ["step 0", "tick", "step 1", "tick", "step 2", "tick", "job ends", "settled", "tick"]
+    assert seen == [*steps, "step 0", "job ends"]
+
+
 def test_no_other_kind_happens() -> None:
     """Only the kinds of faults that were chosen happen."""
-    for seed in range(10):
+    for seed in range(6):
         outcome = simulate(draw(seed, kinds=("crash", "lose-reply")))
         assert outcome.coverage.fired.keys() <= {"crash", "lose-reply"}
 

@@ -19,7 +19,6 @@ from gymckpt.participant.store import RecordsStore
 from gymckpt.testing.account import Broken
 from gymckpt.testing.simulation.controllers import Controller
 from gymckpt.testing.simulation.hosts import GRACE_S, CountingEpisode
-from gymckpt.testing.simulation.loop import Process
 from gymckpt.testing.simulation.plan import Verb
 from gymckpt.testing.simulation.stage import EPOCH_TS, RUN, STARTUP_BOUND_S
 from gymckpt.testing.simulation.watch import STANDING, KnownOperation, holds_manifest
@@ -114,7 +113,7 @@ async def _in(controller: Controller, name: str, doing: object) -> bool:
 
 
 def _unsettled(world: World) -> Mapping[str, str]:
-    rows = world.journal(Process("reader")).operations(RUN, unfinished=True)
+    rows = world.journal(world.reader).operations(RUN, unfinished=True)
     return {row.operation_id: row.state for row in rows}
 
 
@@ -157,7 +156,7 @@ def _hold_s5(world: World, healed_s: float) -> None:
 
 def _hold_histories(world: World) -> None:
     """Hold S2 and S6 against everything that was ever recorded."""
-    journal = world.journal(Process("reader"))
+    journal = world.journal(world.reader)
     for row in journal.operations(RUN):
         try:
             operation = replay(journal.read(RUN, row.operation_id))

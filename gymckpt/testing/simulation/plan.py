@@ -48,6 +48,9 @@ PROBABILITIES = (0.01, 0.05, 0.2)
 FAULTLESS_SHARE = 0.05
 """How many of the seeds have no fault at all."""
 
+SQLITE_SHARE = 0.02
+"""How many of the seeds have their journal in a file, which takes ten times as long."""
+
 VerbKind = Literal[
     "snapshot", "checkpoint", "uncommitted", "restored", "restore", "retire", "forget", "resume"
 ]
@@ -99,6 +102,8 @@ class Plan:
     """How long after a crash the next controller starts."""
     forced: bool
     """Whether it takes over from a controller that seems alive."""
+    sqlite: bool = False
+    """Whether the journal is a file; in memory otherwise."""
     startup_faults: tuple[Fault, ...] = ()
     """What happens while the second controller recovers."""
 
@@ -162,6 +167,7 @@ def draw(
         startup_faults=tuple(_fault(rng, count, points) for _ in range(rng.choice((0, 0, 1, 2))))
         if points
         else (),
+        sqlite=rng.random() < SQLITE_SHARE,
     )
 
 

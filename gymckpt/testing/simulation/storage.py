@@ -13,24 +13,19 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 
 import gymckpt.files
 import gymckpt.participant.store
-from gymckpt.core.entry import Entry
-from gymckpt.errors import JournalError, JournalOutcomeUnknown, JournalUnavailable
-from gymckpt.journal import MemoryJournal, MemoryStore
-from gymckpt.journal.rules import Opening
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
 from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
-from gymckpt.testing.simulation.timeline import Timeline
 
-__all__ = ["Disk", "Recorded", "SimulatedJournal", "io_of", "replaced_system"]
+__all__ = ["Disk", "io_of", "replaced_system"]
 
 T = TypeVar("T")
 
@@ -245,109 +240,3 @@ def replaced_system(
         uuid.uuid4 = real
         for module in modules:
             module.os = os  # type: ignore[attr-defined]
-
-
-# --- the journal --------------------------------------------------------------------------------
-
-
-class Recorded(Protocol):
-    """Told of what one process has asked of its journal."""
-
-    def point(self, what: str) -> None:
-        """Pass a point at which a fault may happen."""
-        ...
-
-    def recorded(self, process: Process, entries: Sequence[Entry]) -> None:
-        """Take note of entries that are durable."""
-        ...
-
-
-class SimulatedJournal(MemoryJournal):
-    """The journal as one process sees it; what it stores is shared by all that have the store."""
-
-    blocks = True
-
-    def __init__(
-        self,
-        store: MemoryStore,
-        *,
-        process: Process,
-        disk: Disk,
-        timeline: Timeline,
-        told: Recorded,
-    ) -> None:
-        """
-        Open a journal.
-
-        Args:
-            store: Where the entries are.
-            process: Whose journal it is.
-            disk: What is wrong with it.
-            timeline: Where entries are noted.
-            told: Told of entries that are durable.
-        """
-        super().__init__(store)
-        self._process = process
-        self._disk = disk
-        self._timeline = timeline
-        self._told = told
-
-    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
-        """Open an operation."""
-        self._write(
-            entries,
-            lambda: super(SimulatedJournal, self).open_operation(opening, entries, owner=owner),
-        )
-
-    def append(
-        self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool = False
-    ) -> None:
-        """Append entries."""
-        self._write(
-            entries,
-            lambda: super(SimulatedJournal, self).append(
-                entries, expected_seq=expected_seq, epoch=epoch, settled=settled
-            ),
-        )
-
-    def _write(self, entries: Sequence[Entry], store: Callable[[], None]) -> None:
-        self._require_alive()
-        self._told.point("append.before")
-        trouble = self._next_trouble()
-        outcome = "refuses"
-        try:
-            if trouble == "fail":
-                raise JournalUnavailable("the disk of the journal is full, says the simulation")
-            store()
-            outcome = "holds"
-            self._told.recorded(self._process, entries)
-        finally:
-            self._timeline.note_entries(self._process.name, entries, outcome)
-        self._told.point("append.after")
-        if trouble == "lost":
-            raise JournalOutcomeUnknown("the answer of the journal was lost, says the simulation")
-
-    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
-        self._require_alive()
-        try:
-            epoch = super()._claim(run, operation_id, owner, stale_s)
-        except JournalError as error:
-            name = type(error).__name__
-            self._timeline.note(self._process.name, f"claims {operation_id}: {name}")
-            raise
-        self._timeline.note(self._process.name, f"claims {operation_id}: epoch {epoch}")
-        return epoch
-
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
-        self._require_alive()
-        super()._heartbeat(run, operation_id, epoch)
-
-    def _next_trouble(self) -> str | None:
-        if self._disk.journal not in ("fail", "lost") or not self._disk.journal_count:
-            return None
-        self._disk.journal_count -= 1
-        return self._disk.journal
-
-    def _require_alive(self) -> None:
-        if self._process.dead:
-            raise Killed

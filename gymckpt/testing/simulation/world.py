@@ -19,13 +19,14 @@ from typing import Any
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import text_of
-from gymckpt.journal import MemoryStore
+from gymckpt.journal import Journal, MemoryStore
 from gymckpt.participant.servers import Kind
 from gymckpt.runtime.virtual import VirtualClock
 from gymckpt.testing.account import Broken
 from gymckpt.testing.simulation.controllers import Controller
 from gymckpt.testing.simulation.coverage import Coverage
 from gymckpt.testing.simulation.hosts import GRACE_S, SimulatedDeployment, SimulatedInstance
+from gymckpt.testing.simulation.journals import Seat, SimulatedFile, SimulatedMemory
 from gymckpt.testing.simulation.ledger import Ledger
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
 from gymckpt.testing.simulation.mishaps import Mishaps
@@ -33,7 +34,7 @@ from gymckpt.testing.simulation.network import Message, Network
 from gymckpt.testing.simulation.plan import Plan, seeded
 from gymckpt.testing.simulation.stage import EPOCH_TS, Stage
 from gymckpt.testing.simulation.stepped import SteppedJob
-from gymckpt.testing.simulation.storage import Disk, SimulatedJournal, io_of
+from gymckpt.testing.simulation.storage import Disk, io_of
 from gymckpt.testing.simulation.timeline import Timeline
 from gymckpt.testing.simulation.watch import Watch
 
@@ -116,6 +117,9 @@ class World:
         self.ledger = Ledger(self.instances, rollouts=plan.rollouts, rng=self._rng)
         self.stage = Stage(self.base, self.ledger, self.timeline, self._rng, published=[], used=[])
         self._jobs: list[SteppedJob] = []
+        self._journals: dict[Process, Journal] = {}
+        self.reader = Process("reader")
+        """Reads the journal for whoever holds something against it."""
         loop.start_io = io_of(loop, self.disk_of, self._file_point, self._jobs.append)
         loop.set_exception_handler(self._reported)
 
@@ -217,9 +221,11 @@ class World:
                 self.broken(Broken("S4", what))
 
     def close(self) -> None:
-        """Unwind the file jobs that are under way."""
+        """Unwind the file jobs that are under way, and close the journals."""
         for job in self._jobs:
             job.end()
+        for journal in self._journals.values():
+            journal.close()
 
     def _file_point(self, what: str) -> None:
         process = running_process()
@@ -240,15 +246,19 @@ class World:
 
     # --- controllers ----------------------------------------------------------------------------
 
-    def journal(self, process: Process) -> SimulatedJournal:
+    def journal(self, process: Process) -> Journal:
         """Return the journal as one process sees it."""
-        return SimulatedJournal(
-            self.store,
-            process=process,
-            disk=self.disk_of(process),
-            timeline=self.timeline,
-            told=self,
-        )
+        if process in self._journals:
+            return self._journals[process]
+        disk = self.disk_of(process)
+        seat = Seat(process=process, disk=disk, timeline=self.timeline, told=self)
+        journal: Journal
+        if self.plan.sqlite:
+            journal = SimulatedFile(self.base / "journal.db", seat, now_s=self.loop.time)
+        else:
+            journal = SimulatedMemory(self.store, seat)
+        self._journals[process] = journal
+        return journal
 
     def handles(self, process: Process) -> dict[str, Any]:
         """Return the handles of one process."""
