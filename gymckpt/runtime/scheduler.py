@@ -59,6 +59,11 @@ class Scheduler(Driver):
             facts: What the journal should keep of it besides.
         """
         self._ledger.resume(self.operation)
+        if self.operation.settled:  # whoever drove it before has ended it just before the claim
+            self.released = True
+            self.on_released()
+            self._wake()
+            return
         self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
         moment = self._now()
         self._put(
