@@ -83,10 +83,13 @@ class Ledger:
                 mark = server.control.state.marks.get(rollout, -1)
                 least = max(least, newest, mark + 1)
             episode = EnvironmentEpisode(rollout, least)
-            if episode not in deployment.live:
-                while deployment.outcome(episode) is not None:  # it ended, or was stopped
-                    episode = episode.next_attempt()
-                self._play(instance, episode)
+            if episode in deployment.live:
+                if episode.attempt != attempt:  # a restore whose controller has crashed left it
+                    self.attach(instance_id, episode)
+                continue
+            while deployment.outcome(episode) is not None:  # it ended, or was stopped
+                episode = episode.next_attempt()
+            self._play(instance, episode)
             self.wanted[rollout] = (instance_id, episode.attempt)
 
     def _play(self, instance: SimulatedInstance, episode: EnvironmentEpisode) -> None:
