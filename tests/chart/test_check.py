@@ -396,9 +396,25 @@ def test_chart_made_by_hand_is_checked_too() -> None:
     chart = load_chart("call")
     idle = attrs.evolve(chart.states["idle"], when={"sometimes": "ask"})
     odd = check_chart(attrs.evolve(chart, states={**chart.states, "idle": idle}))
-    assert any("'sometimes' is not a condition" in problem for problem in odd)
+    assert (
+        "states.idle.when: 'sometimes' is not a condition; known: all_answered, cannot_succeed, "
+        "all_settled, exhausted, lease_lost"
+    ) in odd
     misnamed = check_chart(attrs.evolve(chart, states={**chart.states, "idler": idle}))
     assert misnamed == ("states.idler: the state in it is called 'idle'",)
+
+
+def test_every_name_is_held_to_the_rule() -> None:
+    """States, triggers and guards that are misnamed are each found in their own table."""
+    door = parse_chart(PARTICIPANT, "door.toml")
+    odd = attrs.evolve(
+        door,
+        states={**door.states, "Ajar": attrs.evolve(door.states["shut"], name="Ajar")},
+        triggers={**door.triggers, "Ring": "it rings"},
+        guards={**door.guards, "Paid": "the visitor has paid"},
+    )
+    found = [problem.split(" is no name")[0] for problem in check_chart(odd)]
+    assert found[:3] == ["states.Ajar: 'Ajar'", "triggers.Ring: 'Ring'", "guards.Paid: 'Paid'"]
 
 
 @pytest.mark.parametrize("name", chart_names())

@@ -1,6 +1,7 @@
 """Charts are found in a wheel and in a tree, and every wrong file is a ChartError with a path."""
 
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ def test_missing_file_is_a_chart_error(tmp_path: Path) -> None:
         load_chart_file(tmp_path / "none.toml")
 
 
+def test_a_wrong_file_is_named_by_its_path(tmp_path: Path) -> None:
+    """What is wrong in a file that was given by its path begins with that path."""
+    path = tmp_path / "mini.toml"
+    path.write_text(broken(OPERATION, "version = 1", "version = 0"), encoding="utf-8")
+    with pytest.raises(ChartError) as caught:
+        load_chart_file(path)
+    assert str(caught.value) == f"{path}: version: 0 is no version; the first one is 1"
+
+
 def test_other_encoding_is_a_chart_error(tmp_path: Path) -> None:
     """A file that is not UTF-8 is refused as one."""
     path = tmp_path / "latin.toml"
@@ -91,7 +101,10 @@ def test_other_encoding_is_a_chart_error(tmp_path: Path) -> None:
 def test_what_is_not_toml_says_so(text: str) -> None:
     """Bad syntax, double keys, absurd nesting and absurd numbers are one line each."""
     (line,) = refused(text)
+    with pytest.raises((ValueError, RecursionError)) as caught:
+        tomllib.loads(text)
     assert line.startswith("x.toml: is not TOML: ")
+    assert str(caught.value)[:50] in line
 
 
 def test_empty_file_names_every_missing_key() -> None:
@@ -199,6 +212,15 @@ def test_shape_problems_are_reported_together() -> None:
         "states.holding.renews",
         "states.over.final",
     ]
+
+
+@pytest.mark.parametrize(("count", "more"), [(50, 0), (51, 1), (60, 10)])
+def test_what_is_not_listed_is_counted(count: int, more: int) -> None:
+    """Fifty problems are all listed; of more than that the rest are counted."""
+    extra = "".join(f"bad{index} = 1\n" for index in range(count))
+    found = refused(f"{extra}{OPERATION}")
+    assert len(found) == 50 + bool(more)
+    assert (found[-1] == f"x.toml: and {more} more problems") == bool(more)
 
 
 def test_error_is_bounded() -> None:

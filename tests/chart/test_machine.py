@@ -208,6 +208,7 @@ def test_illegal_trigger_names_what_is_legal() -> None:
     copy = pickle.loads(pickle.dumps(caught.value))
     for error in (caught.value, copy):
         assert (error.chart, error.state, error.trigger) == ("checkpoint", "preparing", "commit")
+        assert error.version == 1
         assert error.legal == ("all_answered", "refuse", "discard", "cancel", "settle")
         assert "legal here: all_answered, refuse, discard, cancel, settle" in str(error)
 

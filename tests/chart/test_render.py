@@ -141,6 +141,10 @@ def test_table_says_what_a_state_does() -> None:
     assert by_name["over"].leaves == ()
     assert by_name["over"].ignores == ("discard", "cancel", "settle")
     assert "| **over** |" in to_markdown(parse_chart(OPERATION, "mini.toml"))
+    committing = next(
+        row for row in to_table(load_chart("checkpoint")) if row.state == "committing"
+    )
+    assert committing.calls == "commit, renew rounds"
     (calling,) = (row for row in to_table(load_chart("sweep")) if row.calls)
     assert calling.calls == "named at opening"
 
