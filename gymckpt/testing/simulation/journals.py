@@ -91,10 +91,13 @@ class _Seated(Journal):
         if trouble == "lost":
             raise JournalOutcomeUnknown("the answer of the journal was lost, says the simulation")
 
-    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
+    def claim(
+        self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
+    ) -> int:
+        """Claim an operation."""
         self._require_alive()
         try:
-            epoch = super()._claim(run, operation_id, owner, stale_s)
+            epoch = super().claim(run, operation_id, owner=owner, stale_s=stale_s)
         except JournalError as error:
             name = type(error).__name__
             self.seat.timeline.note(self.seat.process.name, f"claims {operation_id}: {name}")
@@ -102,9 +105,10 @@ class _Seated(Journal):
         self.seat.timeline.note(self.seat.process.name, f"claims {operation_id}: epoch {epoch}")
         return epoch
 
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+    def heartbeat(self, run: str, operation_id: str, *, epoch: int) -> None:
+        """Give a sign of life."""
         self._require_alive()
-        super()._heartbeat(run, operation_id, epoch)
+        super().heartbeat(run, operation_id, epoch=epoch)
 
     def _next_trouble(self) -> str | None:
         if self.seat.disk.journal not in ("fail", "lost") or not self.seat.disk.journal_count:
