@@ -71,10 +71,11 @@ def _withdrawn_from_nothing() -> Lived:
     return attrs.evolve(before, file="none"), entry, after
 
 
-def _prepare_after_resume(trigger: str) -> Callable[[], Lived]:
+def _after_resume(call: str, trigger: str, chart: str = "checkpoint") -> Callable[[], Lived]:
     def forge() -> Lived:
-        world = reached("checkpoint", "discarding")
-        ask = next(entry for entry in world.entries if (entry.call, entry.ask) == ("prepare", 1))
+        state = "committed" if chart == "checkpoint" else "restored"
+        world = reached(chart, state, "resuming")
+        ask = next(entry for entry in world.entries if (entry.call, entry.ask) == (call, 1))
         return world.operation, attrs.evolve(ask, trigger=trigger), world.operation
 
     return forge
@@ -157,11 +158,21 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
         ("withdrawn while the withdrawal of the manifest is 'none'", _withdrawn_from_nothing)
     ],
     "S3-everything-reopens": [
-        ("resumed with 0 of 2 reopened", _lost("resumed", trigger="all_settled", call="resume"))
+        ("resumed with 0 of 2 reopened", _lost("resumed", trigger="all_settled", call="resume")),
+        (
+            "resumed with 0 of 2 reopened",
+            _lost("resumed", trigger="all_settled", call="resume", chart="restore"),
+        ),
     ],
     "S4-no-act-after-end": [
-        ("prepare is sent to main/replica-0 after resume", _prepare_after_resume("ask")),
-        ("prepare is sent to main/replica-0 after resume", _prepare_after_resume("retry")),
+        ("prepare is sent to main/replica-0 after resume", _after_resume("prepare", "ask")),
+        ("prepare is sent to main/replica-0 after resume", _after_resume("prepare", "retry")),
+        ("renew is sent to main/replica-0 after resume", _after_resume("renew", "ask")),
+        ("commit is sent to main/replica-0 after resume", _after_resume("commit", "retry")),
+        (
+            "restore is sent to main/replica-0 after resume",
+            _after_resume("restore", "ask", chart="restore"),
+        ),
     ],
     "S5-retired-before-reopened": [
         (
