@@ -165,6 +165,16 @@ def test_the_command_reproduces_what_broke() -> None:
     assert first.split("seed 0:")[1].strip() in repeated
 
 
+def test_the_command_sweeps_on_several_processes() -> None:
+    """`--sweep` crashes in every scenario, and counts what all processes have met."""
+    code, told = run("--sweep", "--no-pairs", "--every", "20", "--jobs", "2", "--json")
+    found = json.loads(told)
+    assert code == 0
+    assert found["broke"] == []
+    assert found["faults"]["crash"] >= len(SCENARIOS)
+    assert found["faults"]["pause"] == found["faults"]["crash"]
+
+
 def test_the_command_prints_json() -> None:
     """`--json` prints one object with the same numbers."""
     code, told = run("--seeds", "7", "--json", "--instances", "3")
