@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import statistics
 import tempfile
 import time
@@ -111,7 +110,6 @@ def main() -> None:
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     for run in WAYS.values():
         run(options.instances, 2)  # what is made once is made
-    gc.freeze()
     for _ in range(options.rounds):
         for way, run in WAYS.items():
             began_s = time.process_time()

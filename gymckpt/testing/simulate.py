@@ -12,7 +12,6 @@ promises held, else 1; 2 where the arguments make no sense.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import shlex
@@ -164,7 +163,6 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -
         kinds=tuple(kind for kind in KINDS if kind in chosen.faults),
         timeline=chosen.timeline,
     )
-    gc.freeze()  # what is loaded by now need not be searched after every run
     began_s = time.monotonic()
     if chosen.crash is not None:
         result = Result()
@@ -172,7 +170,6 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -
         result.take(str(chosen.crash), choice.command("--crash", _named(chosen.crash)), outcome)
     else:
         result = _all(chosen, choice)
-    gc.unfreeze()
     took_s = time.monotonic() - began_s
     if chosen.json:
         printed.write(json.dumps(_as_json(result, took_s), indent=2) + "\n")
@@ -207,7 +204,7 @@ def _worked(work: Any, jobs: Sequence[Any], choice: Choice, processes: int) -> I
         for job in jobs:
             yield work(job, choice)
         return
-    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(processes) as pool:
         waiting = [pool.submit(work, job, choice) for job in jobs]
         for one in waiting:
             yield one.result()

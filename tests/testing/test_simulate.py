@@ -23,7 +23,7 @@ from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
 from gymckpt.testing.simulation.sweep import SCENARIOS, crashes
 from tests.testing.planted import PLANTED, in_place
 
-SEEDS = range(30)
+SEEDS = range(60)
 
 TELL = """
 import hashlib, sys

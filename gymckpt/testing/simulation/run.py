@@ -126,15 +126,18 @@ def _collected() -> Iterator[None]:
     """
     Collect no garbage before the end of a run.
 
-    What a killed process leaves behind must not be cleaned up in the middle of it.
+    What a killed process leaves behind must not be cleaned up in the middle of it. What was there
+    before the run is not searched after it.
     """
     enabled = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
         with _silence():
             gc.collect()
+        gc.unfreeze()
         if enabled:
             gc.enable()
 
