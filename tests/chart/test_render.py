@@ -92,7 +92,10 @@ def test_path_and_current_state_are_marked() -> None:
     diagram = to_mermaid(
         load_chart("checkpoint"), path=["preparing", "open", "parked", "open"], current="parked"
     )
-    assert "    class open,preparing visited\n" in diagram
+    assert (
+        "    classDef visited fill:#dbeafe,stroke:#2563eb,color:#111827\n"
+        "    class open,preparing visited\n"
+    ) in diagram
     assert diagram.endswith("    class parked current\n")
     assert diagram.count("classDef") == 2
     assert "classDef" not in to_mermaid(load_chart("checkpoint"))
@@ -128,6 +131,28 @@ def test_words_of_mermaid_can_name_states() -> None:
         "    class NOTE_STATE current",
     ]
     assert to_markdown(chart).splitlines()[-1] == "| note | m \\| n o |  | go → note |"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("accdescr", "acctitle", "class", "classdef", "click", "default", "href", "note", "scale"),
+        *("state", "style"),
+    ],
+)
+def test_no_word_of_mermaid_is_drawn_as_a_name(word: str) -> None:
+    """Each word that Mermaid's parser would take for its own gets an alias."""
+    state = State(name=word, means="m", on={"go": (Edge(to=word),)})
+    chart = Chart(
+        name="words",
+        version=1,
+        scope="participant",
+        means="m",
+        initial=word,
+        triggers={"go": "m"},
+        states={word: state},
+    )
+    assert f'    state "{word}" as {word.upper()}_STATE\n' in to_mermaid(chart)
 
 
 def test_table_says_what_a_state_does() -> None:
