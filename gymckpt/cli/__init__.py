@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 
-gc.set_threshold(50_000)  # else it looks at every imported module again and again, for nothing
+gc.set_threshold(200_000)  # else it looks at every imported module again and again, for nothing
 
 import typer  # noqa: E402
 
