@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := ray,gymnasium,postgresql
 
 .PHONY: help install example test prove lint style formatting types mypy pyright \
-	wheel-check docs bench clean
+	wheel-check docs bench mutate clean
 
 help:
 	@echo "make example      run the main job: rollouts that survive a kill"
@@ -18,6 +18,7 @@ help:
 	@echo "make wheel-check  build the package, install it into an empty environment, use it there"
 	@echo "make docs         render the charts into the documents"
 	@echo "make bench        run the benchmarks"
+	@echo "make mutate       try the tests on every mutant of the core and the charts, for an hour"
 	@echo "make clean        remove .venv and everything else that was made"
 
 install: $(INSTALLED)
@@ -67,7 +68,12 @@ docs: $(INSTALLED)
 bench: $(INSTALLED)
 	@set -e; for one in $$(grep -l __main__ benchmarks/*.py); do echo "== $$one"; $(PY) "$$one"; done
 
+mutate: $(INSTALLED)
+	@$(PY) -m pip install -qq --disable-pip-version-check --group mutation
+	@$(PY) -m mutmut run --max-children 1
+	@$(PY) -m mutmut results
+
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
