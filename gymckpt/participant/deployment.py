@@ -192,6 +192,7 @@ class Deployment(ParkingDeployment):
             load = partial(self._load, work, root, scope, source_id)
             [bodies] = await self._workshop.in_threads(work, [load], bounded=True)
             work.require_wanted()
+            self._require_new(scope)  # a dispatch may have come while the records were read
             self._servers.together(lambda control: control.install(work.checkpoint_id, following))
             self._servers.record("restore", work.checkpoint_id, True)
         except BaseException:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gymckpt.episodes import EnvironmentEpisode, instance_directory
-from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.errors import GymCheckpointUnavailable, ParticipantRefused
 from tests.participant.support import (
     E0,
     E1,
@@ -101,6 +101,24 @@ async def test_a_second_restore_waits_for_the_same_work(
     await first
     await second
     assert set(deployment.bodies) == {N0, N1}
+
+
+async def test_an_attempt_that_is_dispatched_while_a_restore_reads_is_not_doubled(
+    deployment: CountingDeployment, time: ManualTime, saved: Saved
+) -> None:
+    """The dispatch of the attempt came first, so the restore is refused, and installs nothing."""
+    door = Door()
+    deployment.before_rebuild = door
+    restoring = start(restore(deployment, time, saved))
+    await until(door.reached.is_set)
+    dispatched = start(deployment.run("r0", 1))
+    await idle()
+    door.open.set()
+    with pytest.raises(GymCheckpointUnavailable, match="stale_attempt"):
+        await restoring
+    with pytest.raises(ParticipantRefused, match="stale_attempt"):
+        await dispatched
+    await discarded(deployment, time)
 
 
 async def test_a_restored_lease_that_runs_out_lets_the_attempts_go_on(
