@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,6 +199,22 @@ async def test_b29_late_resume_confirms(new_world: NewWorld) -> None:
     await world.coordinator.resume("late")
     assert world.actors[0].ops == ["prepare", "resume", "resume"]
     assert world.operation("late").state == "discarded"
+
+
+def test_b29_late_failure_is_of_the_ask_that_failed(tmp_path: Path) -> None:
+    """B29: what the first resume fails with, late, is not taken for the answer to the second."""
+
+    async def main() -> None:
+        world = World(1, clock=LoopClock(), root=tmp_path, control_timeout_s=3.0)
+        failing = GymCheckpointUnavailable("HTTP 503")
+        world.actors[0].scripts["resume"] = [Late(8.0, failing), Late(2.0)]
+        await world.coordinator.prepare("late")
+        await world.coordinator.resume("late")  # the second ask leaves at 7 s, and ends well at 9 s
+        entries = world.journal.read(world.run, "late")
+        told = [(one.trigger, one.ask) for one in entries if one.call == "resume"]
+        assert told == [("ask", 1), ("expire", 1), ("retry", 2), ("stale", 1), ("answer", 2)]
+
+    simulate(main)
 
 
 @pytest.mark.parametrize("verb", VERBS)
