@@ -1,6 +1,9 @@
 """Charts are found in a wheel and in a tree, and every wrong file is a ChartError with a path."""
 
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 from gymckpt.chart import chart_names, load_chart, load_chart_file, parse_chart
 from gymckpt.chart import load as load_module
 from gymckpt.errors import ChartError
-from tests.chart.samples import OPERATION, PARTICIPANT, broken
+from tests.chart.samples import CALL, OPERATION, PARTICIPANT, broken
 
 SHIPPED = Path(__file__).resolve().parents[2] / "statecharts"
 
@@ -73,9 +76,11 @@ def test_wheel_and_tree_are_both_found(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_a_chart_error(tmp_path: Path) -> None:
-    """A path without a file is refused with the path."""
-    with pytest.raises(ChartError, match=r"none\.toml: cannot be read as a chart"):
+    """A path without a file is refused with the path and the reason."""
+    with pytest.raises(ChartError) as caught:
         load_chart_file(tmp_path / "none.toml")
+    assert str(caught.value).startswith(f"{tmp_path / 'none.toml'}: cannot be read as a chart: ")
+    assert "No such file" in str(caught.value)
 
 
 def test_a_wrong_file_is_named_by_its_path(tmp_path: Path) -> None:
@@ -93,6 +98,20 @@ def test_other_encoding_is_a_chart_error(tmp_path: Path) -> None:
     path.write_bytes("name = 'é'".encode("latin-1"))
     with pytest.raises(ChartError, match=r"latin\.toml: cannot be read as a chart"):
         load_chart_file(path)
+
+
+def test_charts_are_utf8_in_any_locale(tmp_path: Path) -> None:
+    """A process whose locale knows nothing but ASCII reads a chart as any other does."""
+    path = tmp_path / "ring.toml"
+    path.write_text(broken(CALL, "Ring once.", "Läuten → einmal."), encoding="utf-8")
+    script = (
+        "import codecs, locale, sys; from gymckpt.chart import load_chart_file as load; "
+        "print(codecs.lookup(locale.getencoding()).name, ascii(load(sys.argv[1]).means))"
+    )
+    env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split(maxsplit=1) == ["ascii", f"{'Läuten → einmal.'!a}\n"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What fires, fires as the chart says; everything else leaves no trace."""
 
+import logging
 import pickle
 import threading
 from collections.abc import Mapping
@@ -307,6 +308,16 @@ def test_guard_must_return_a_verdict(answer: Any) -> None:
     with pytest.raises(TypeError) as caught:
         machine.fire("shut", "knock")
     assert str(caught.value) == f"guard 'known' returned {answer!r}, not a Verdict"
+
+
+def test_the_log_of_the_library_names_the_chart(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever turns on the library's log sees of each line which chart it is about."""
+    machine = ChartMachine(DOOR, {"known": always(YES), "paid": always(NO)})
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "transitions"):
+        machine.fire("shut", "knock")
+    assert caplog.messages
+    assert [line for line in caplog.messages if not line.startswith("door: ")] == []
 
 
 NAMES = st.sampled_from(["state", "model", "trigger", "initial", "to_idle", "machine", "events"])
