@@ -14,6 +14,7 @@ from gymckpt.core.replay import replay
 from gymckpt.errors import Fenced, OperationIdUsed
 from gymckpt.journal import Journal, open_journal
 from tests.faults.conftest import NewWorld
+from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -122,3 +123,23 @@ async def test_take_over_at_any_moment(new_world: NewWorld, journal: Journal, ti
         assert world.operation(name).state == "discarded"
         assert world.operation(name).epoch == 2
         assert [actor.ops.count("resume") for actor in world.actors] == [turn + 1] * 2
+
+
+def test_a_living_controller_learns_of_its_fencing_by_its_heartbeat(tmp_path: Path) -> None:
+    """S7: a body is told within one beat that another controller has taken over, while it idles."""
+
+    async def main() -> None:
+        world = World(2, clock=LoopClock(), root=tmp_path, control_timeout_s=600.0)
+        world.settings |= {"owner_timeout_s": 12.0}  # beats every 2 s, renews every 10 s
+        other = world.new_coordinator()
+        with pytest.raises(Fenced):
+            async with world.coordinator.prepared("idle"):
+                await asyncio.sleep(0.5)
+                [found] = await other.recover(force=True)
+                assert found.ended
+                taken_s = running_loop().time()
+                await asyncio.sleep(600)
+        assert running_loop().time() - taken_s <= 2.0
+        await world.examine()
+
+    simulate(main)
