@@ -159,6 +159,31 @@ async def test_b38_second_cancel_in_the_cleanup(new_world: NewWorld, journal: Jo
     assert [actor.ops for actor in world.actors] == [["prepare", "resume"]] * 4
 
 
+@pytest.mark.parametrize("kind", ["prepared", "restored"])
+async def test_cancelled_while_a_failed_body_is_cleaned_up(new_world: NewWorld, kind: str) -> None:
+    """A cancellation that comes while an error is cleaned up leaves, and the error is its cause."""
+    world = new_world(2, control_timeout_s=2.0)
+    for actor in world.actors:
+        actor.always["resume"] = Late(0.1)
+    opened: Any = world.coordinator.prepared("failed")
+    if kind == "restored":
+        opened = world.coordinator.restored("failed", "/nowhere", world.manifest())
+    wrong = ValueError("the body is wrong")
+
+    async def caller() -> None:
+        async with opened:
+            raise wrong
+
+    task = asyncio.create_task(caller())
+    await until(lambda: all(actor.of("resume") for actor in world.actors))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert caught.value.__cause__ is wrong
+    assert all(actor.of("resume")[-1].outcome == "answered" for actor in world.actors)
+    assert world.operation("failed").state == "discarded"
+
+
 async def test_b33_interrupted_restore_can_be_repeated(
     new_world: NewWorld, tmp_path: Path, journal: Journal
 ) -> None:
