@@ -28,6 +28,7 @@ from gymckpt.chart import Chart, load_chart
 from gymckpt.core.step import step
 from gymckpt.errors import IllegalTransition, InvariantViolated
 from gymckpt.testing.account import Broken
+from gymckpt.testing.commands import ended
 from gymckpt.testing.liveness import Graph, hold_liveness
 from gymckpt.testing.moves import hold_refusals, moves
 from gymckpt.testing.symmetry import digest_of, pruned
@@ -281,4 +282,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

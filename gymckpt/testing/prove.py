@@ -10,8 +10,9 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 
+from gymckpt.testing.commands import ended, processes
 from gymckpt.testing.explore import Found, explore, missing_transitions, report
 
 __all__ = ["SIZES", "main"]
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     began_s = time.monotonic()
     runs: list[Found] = []
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with processes(PROCESSES) as pool:
         left = [pool.submit(_explore, size, chosen.seconds) for size in SIZES]
         for done in as_completed(left):
             runs.append(done.result())
@@ -62,4 +63,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -6,7 +6,8 @@ Run the library in simulation: from seeds, or at every crash point.
     python -m gymckpt.testing.simulate --sweep
 
 `docs/simulation.md` says what is simulated and how to read a timeline. The exit code is 0 where all
-promises held, else 1; 2 where the arguments make no sense.
+promises held, else 1; 2 where the arguments make no sense; 130 where it was interrupted before any
+promise was seen broken.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import attrs
 
+from gymckpt.testing.commands import INTERRUPTED, ended, processes
 from gymckpt.testing.simulation.coverage import Coverage
 from gymckpt.testing.simulation.plan import KINDS, draw, require_kinds
 from gymckpt.testing.simulation.report import coverage_lines, missed
@@ -39,6 +41,10 @@ TIMELINES_MAX = 3
 """How many timelines of broken runs are printed; the others can be made again."""
 
 SWEEP_EVERY = 1
+
+_CRASH = re.compile(
+    r"(?P<scenario>[a-z-]+),(?P<kind>crash|pause),(?P<first>[0-9]{1,9}),(?P<second>[0-9]{1,9})"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -79,6 +85,8 @@ class Result:
     cpu_s: float = 0.0
     broke: list[Broke] = attrs.field(factory=list[Broke])
     coverage: Coverage = attrs.field(factory=Coverage)
+    interrupted: bool = False
+    """Whether some of what was asked for was not run."""
     told: tuple[str, ...] = ()
     """The timeline of the last run, where timelines were asked for."""
 
@@ -139,10 +147,30 @@ def _named(crash: Crash) -> str:
 
 
 def _crash_of(text: str, instances: int | None) -> Crash:
-    scenario, kind, first, second = text.split(",")
-    if scenario not in SCENARIOS or kind not in ("crash", "pause"):
-        raise ValueError(f"{text!r} names no run of the sweep")
-    return Crash(scenario, instances or 2, kind, int(first), int(second))
+    named = _CRASH.fullmatch(text)
+    if named is None or named["scenario"] not in SCENARIOS:
+        raise ValueError(
+            f"--crash {text} names no run of the sweep; that is SCENARIO,KIND,FIRST,SECOND: "
+            f"one of {', '.join(SCENARIOS)}; crash or pause; at which point; and at which point of "
+            "the recovery once more, 0 for none"
+        )
+    first, second = int(named["first"]), int(named["second"])
+    return Crash(named["scenario"], instances or 2, named["kind"], first, second)
+
+
+def _came_short(crash: Crash, result: Result) -> bool:
+    """Whether a point that was named was never reached, though nothing broke before it."""
+    came = sum(result.coverage.fired.values())
+    return not result.broke and came < bool(crash.first) + bool(crash.second)
+
+
+def _crashed(crash: Crash, choice: Choice) -> Result:
+    """Run one of the sweep again."""
+    result, began_s = Result(), time.process_time()
+    outcome = crashed(crash, timeline=True)
+    result.take(str(crash), choice.command("--crash", _named(crash)), outcome)
+    result.cpu_s = time.process_time() - began_s
+    return result
 
 
 def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -> int:
@@ -165,9 +193,10 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -
     )
     began_s = time.monotonic()
     if chosen.crash is not None:
-        result = Result()
-        outcome = crashed(chosen.crash, timeline=True)
-        result.take(str(chosen.crash), choice.command("--crash", _named(chosen.crash)), outcome)
+        result = _crashed(chosen.crash, choice)
+        if _came_short(chosen.crash, result):
+            sys.stderr.write(f"nothing has so many points: {chosen.crash}\n")
+            return 2
     else:
         result = _all(chosen, choice)
     took_s = time.monotonic() - began_s
@@ -175,7 +204,7 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO | None = None) -
         printed.write(json.dumps(_as_json(result, took_s), indent=2) + "\n")
     else:
         _write(result, took_s, printed, coverage=chosen.coverage)
-    return int(bool(result.broke))
+    return 1 if result.broke else INTERRUPTED if result.interrupted else 0
 
 
 def _all(chosen: argparse.Namespace, choice: Choice) -> Result:
@@ -183,7 +212,7 @@ def _all(chosen: argparse.Namespace, choice: Choice) -> Result:
     jobs: list[Any]
     if chosen.sweep:
         work: Any = _run_sweep
-        jobs = [(scenario, chosen.pairs, chosen.every) for scenario in SCENARIOS]
+        jobs = [(scenario, not chosen.no_pairs, chosen.every) for scenario in SCENARIOS]
         total = len(jobs)
     else:
         work = run_seeds
@@ -191,20 +220,23 @@ def _all(chosen: argparse.Namespace, choice: Choice) -> Result:
         jobs = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
         total = len(seeds)
     result, done = Result(), 0
-    for job, part in zip(jobs, _worked(work, jobs, choice, chosen.jobs), strict=True):
-        result.add(part)
-        done += 1 if chosen.sweep else len(job)
-        _show_progress(done, total, result)
+    try:
+        for job, part in zip(jobs, _worked(work, jobs, choice, chosen.jobs), strict=True):
+            result.add(part)
+            done += 1 if chosen.sweep else len(job)
+            _show_progress(done, total, result)
+    except KeyboardInterrupt:  # what was found is worth more than the rest
+        result.interrupted = True
     return result
 
 
-def _worked(work: Any, jobs: Sequence[Any], choice: Choice, processes: int) -> Iterator[Result]:
+def _worked(work: Any, jobs: Sequence[Any], choice: Choice, count: int) -> Iterator[Result]:
     """Yield what comes of each job, in their order."""
-    if processes == 1 or len(jobs) == 1:
+    if count == 1 or len(jobs) == 1:
         for job in jobs:
             yield work(job, choice)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with processes(count) as pool:
         waiting = [pool.submit(work, job, choice) for job in jobs]
         for one in waiting:
             yield one.result()
@@ -218,35 +250,68 @@ def _show_progress(done: int, total: int, result: Result) -> None:
     sys.stderr.flush()
 
 
+_ARGUMENTS: Mapping[str, dict[str, Any]] = {
+    "--seeds": {"metavar": "A:B", "help": "from A to before B, or one seed; 0:1000 by default"},
+    "--jobs": {"type": int, "metavar": "N", "help": "on so many processes; all cores by default"},
+    "--instances": {
+        "type": int,
+        "metavar": "N",
+        "help": "how many; drawn by default, 2 in a sweep",
+    },
+    "--faults": {"metavar": "KIND,…", "help": f"which kinds, none if empty; of {', '.join(KINDS)}"},
+    "--timeline": {"action": "store_true", "help": "print the last one also where all held"},
+    "--coverage": {"action": "store_true", "help": "print the table of transitions and faults"},
+    "--json": {"action": "store_true", "help": "print one JSON object"},
+    "--sweep": {"action": "store_true", "help": "crash at every point instead of drawing seeds"},
+    "--every": {"type": int, "metavar": "N", "help": "take every N-th point of a sweep only"},
+    "--no-pairs": {"action": "store_true", "help": "let the recovery in a sweep not crash"},
+    "--crash": {
+        "metavar": "SCENARIO,KIND,FIRST,SECOND",
+        "help": "one run of a sweep: " + ", ".join(SCENARIOS) + "; crash or pause; the points",
+    },
+}
+
+
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Run the library in simulation.")
-    parser.add_argument("--seeds", default="0:1000", metavar="A:B", help="a range, or one seed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--instances", type=int, help="how many instances; drawn by default")
-    parser.add_argument("--faults", default=",".join(KINDS), metavar="KIND,…", help="which kinds")
-    parser.add_argument("--timeline", action="store_true", help="print it also where all held")
-    parser.add_argument("--coverage", action="store_true", help="print the whole table")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--sweep", action="store_true", help="crash at every point instead")
-    parser.add_argument("--every", type=int, default=SWEEP_EVERY, help="of the sweep's points")
-    parser.add_argument("--no-pairs", dest="pairs", action="store_false", help="crash once only")
-    parser.add_argument("--crash", help="one run of the sweep: scenario,kind,first,second")
+    for names, kept in _ARGUMENTS.items():
+        parser.add_argument(names, **kept)
     chosen = parser.parse_args(arguments)
     try:
-        chosen.seeds = _seeds(chosen.seeds)
-        chosen.faults = require_kinds([kind for kind in chosen.faults.split(",") if kind])
+        _require_together(chosen)
+        chosen.seeds = _seeds("0:1000" if chosen.seeds is None else chosen.seeds)
+        kinds = KINDS if chosen.faults is None else chosen.faults.split(",")
+        chosen.faults = require_kinds([kind for kind in kinds if kind])
         chosen.crash = None if chosen.crash is None else _crash_of(chosen.crash, chosen.instances)
     except ValueError as error:
         parser.error(str(error))
     for name in ("jobs", "every", "instances"):
         if (value := getattr(chosen, name)) is not None and value < 1:
             parser.error(f"--{name} is {value}, the least is 1")
+    chosen.jobs = chosen.jobs or os.cpu_count() or 1
+    chosen.every = chosen.every or SWEEP_EVERY
     return chosen
 
 
+def _require_together(chosen: argparse.Namespace) -> None:
+    """Refuse an option that would do nothing: what was run is not what was asked for."""
+    if chosen.sweep and chosen.crash is not None:
+        raise ValueError("--crash is one run of the sweep: leave --sweep out")
+    swept = "--sweep" if chosen.sweep else "--crash"
+    if chosen.sweep or chosen.crash is not None:
+        useless = [f"--{name}" for name in ("seeds", "faults") if getattr(chosen, name) is not None]
+        if useless:
+            raise ValueError(f"{useless[0]} does not go with {swept}, which draws nothing")
+    if not chosen.sweep and (chosen.every is not None or chosen.no_pairs):
+        raise ValueError("--every and --no-pairs go with --sweep only")
+
+
 def _seeds(text: str) -> range:
-    first, colon, last = text.partition(":")
-    seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+    named = re.fullmatch(r"(-?[0-9]{1,18})(?::(-?[0-9]{1,18}))?", text)
+    if named is None:
+        raise ValueError(f"--seeds {text} is neither a range A:B of whole numbers nor one of them")
+    first = int(named[1])
+    seeds = range(first, first + 1 if named[2] is None else int(named[2]))
     if not seeds:
         raise ValueError(f"--seeds {text} is an empty range")
     return seeds
@@ -273,6 +338,8 @@ def _write(result: Result, took_s: float, out: TextIO, *, coverage: bool) -> Non
 def _summary(result: Result, took_s: float) -> list[str]:
     never, unmet = missed(result.coverage)
     faults = ", ".join(f"{kind} {count}" for kind, count in result.coverage.fired.most_common())
+    broken = f"{len(result.broke)} of {result.runs} runs broke a promise"
+    verdict = broken if result.broke else "all promises held"
     return [
         f"faults: {faults or 'none'}",
         *([f"transitions never taken: {len(never)}"] if never else []),
@@ -282,9 +349,7 @@ def _summary(result: Result, took_s: float) -> list[str]:
         f"{result.simulated_s:.0f} simulated s in {took_s:.1f} s "
         f"({result.operations / max(took_s, 1e-9):.0f} operations/s, "
         f"{result.operations / max(result.cpu_s, 1e-9):.0f} per s of CPU)",
-        f"{len(result.broke)} of {result.runs} runs broke a promise"
-        if result.broke
-        else "all promises held",
+        f"{verdict}; interrupted: the rest was not run" if result.interrupted else verdict,
     ]
 
 
@@ -293,6 +358,7 @@ def _as_json(result: Result, took_s: float) -> dict[str, Any]:
     return {
         "schema": "gymckpt.simulate/1",
         "runs": result.runs,
+        "interrupted": result.interrupted,
         "operations": result.operations,
         "entries": result.coverage.entries,
         "simulated_s": result.simulated_s,
@@ -311,4 +377,4 @@ def _as_json(result: Result, took_s: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -17,8 +17,8 @@ import pytest
 from gymckpt.runtime.virtual import NothingLeft
 from gymckpt.testing.simulate import main
 from gymckpt.testing.simulation.loop import Process, SimulatedLoop, running_process
-from gymckpt.testing.simulation.plan import KINDS, draw, require_kinds
-from gymckpt.testing.simulation.run import simulate
+from gymckpt.testing.simulation.plan import KINDS, Plan, draw, require_kinds
+from gymckpt.testing.simulation.run import Outcome, simulate
 from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
 from gymckpt.testing.simulation.sweep import SCENARIOS, crashes
 from tests.testing.planted import PLANTED, in_place
@@ -190,10 +190,17 @@ def test_the_command_prints_json() -> None:
     ("arguments", "word"),
     [
         (["--seeds", "9:3"], "empty range"),
-        (["--seeds", "many"], "invalid literal"),
+        (["--seeds", "many"], "neither a range A:B"),
+        (["--seeds", "1:2:3"], "neither a range A:B"),
         (["--faults", "flood"], "no kind of fault"),
         (["--jobs", "0"], "the least is 1"),
         (["--crash", "lunch,crash,1,0"], "names no run"),
+        (["--crash", "restore,crash,1"], "names no run"),
+        (["--crash", "restore,crash,-1,0"], "names no run"),
+        (["--sweep", "--seeds", "1:3"], "--seeds does not go with --sweep"),
+        (["--sweep", "--faults", "crash"], "--faults does not go with --sweep"),
+        (["--sweep", "--crash", "restore,crash,1,0"], "leave --sweep out"),
+        (["--seeds", "1", "--every", "5"], "go with --sweep only"),
     ],
 )
 def test_senseless_arguments_are_refused(
@@ -204,6 +211,29 @@ def test_senseless_arguments_are_refused(
         run(*arguments)
     assert refused.value.code == 2
     assert word in capsys.readouterr().err
+
+
+def test_a_point_that_no_run_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A crash that never came is not told as one that was survived."""
+    code, told = run("--crash", "retire,crash,9999,0")
+    assert (code, told) == (2, "")
+    assert "so many points: retire of 2: crash at point 9999" in capsys.readouterr().err
+
+
+def test_what_was_found_before_an_interrupt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends the runs; those that were done are counted, and the code says which it was."""
+    one = simulate(draw(7))
+
+    def interrupted(plan: Plan, **_options: object) -> Outcome:
+        if plan.seed == 25:
+            raise KeyboardInterrupt
+        return one
+
+    monkeypatch.setattr("gymckpt.testing.simulate.simulate", interrupted)
+    code, told = run("--seeds", "0:100", "--jobs", "1")
+    assert code == 130
+    assert "20 runs, " in told
+    assert told.endswith("interrupted: the rest was not run\n")
 
 
 # --- crash points -------------------------------------------------------------------------------

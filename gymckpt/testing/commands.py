@@ -1,0 +1,67 @@
+"""
+What the commands of this package share: processes that end with the command, and how it ends.
+
+Ctrl-C must stop a command that has hours of work before it, and a reader that went away must not
+be taken for a broken promise, which is what the exit code 1 says.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+__all__ = ["INTERRUPTED", "UNREAD", "ended", "processes"]
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a command that was interrupted, as a shell has it."""
+
+UNREAD = 141
+"""The exit code of a command whose output nobody reads any more: 128 and the number of SIGPIPE."""
+
+
+@contextmanager
+def processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """
+    Give work to some processes; they are ended at once where the body does not end well.
+
+    Args:
+        count: How many.
+    """
+    others = set(multiprocessing.active_children())
+    # The command alone hears Ctrl-C: a worker would take it for an error of its present job.
+    pool = ProcessPoolExecutor(
+        count, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        yield pool
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def ended(command: Callable[[], int]) -> int:
+    """
+    Run a command of the shell and return its exit code, without a traceback where it was stopped.
+
+    Args:
+        command: Does the work, prints, and returns an exit code.
+    """
+    try:
+        code = command()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    return code

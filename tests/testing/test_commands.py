@@ -1,0 +1,60 @@
+"""What the commands of the kit share: they can be stopped, and say so by their exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import Future
+
+import pytest
+
+from gymckpt.testing.commands import INTERRUPTED, UNREAD, ended, processes
+
+
+def test_an_interrupt_ends_the_processes() -> None:
+    """Whoever is interrupted does not wait for work that has hours before it."""
+    working: list[Future[None]] = []
+
+    def command() -> None:
+        with processes(1) as pool:
+            working.extend(pool.submit(signal.pause) for _ in range(3))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        command()
+    assert working
+    assert all(one.done() for one in working)
+
+
+def test_processes_that_are_done_give_their_results() -> None:
+    """Where nothing goes wrong it is an ordinary pool."""
+    with processes(2) as pool:
+        assert list(pool.map(abs, [-1, 2])) == [1, 2]
+
+
+def test_workers_leave_ctrl_c_to_the_command() -> None:
+    """A worker that heard it would take it for the error of its job, and begin the next one."""
+    with processes(1) as pool:
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+
+
+def test_an_interrupt_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is neither success nor a broken promise, and comes without a traceback."""
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert ended(interrupted) == INTERRUPTED == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_went_away_is_no_broken_promise() -> None:
+    """`… | head` ends the command quietly, with the code that a shell gives for it."""
+    command = [sys.executable, "-m", "gymckpt.testing.simulate", "--seeds", "7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        told = running.stderr.read()
+    assert (running.returncode, told) == (UNREAD, b"")
