@@ -176,6 +176,24 @@ def test_withdrawal_hangs(tmp_path: Path) -> None:
     simulate(main)
 
 
+def test_a_slow_withdrawal_has_a_budget_of_its_own(tmp_path: Path) -> None:
+    """A withdrawal that begins while the manifest is being written is given its whole time."""
+
+    async def main() -> None:
+        world = World(2, clock=LoopClock(), root=tmp_path, **SETTINGS)
+        running_loop().job_s = lambda name: 25.0 if "withdrawn" in name else None
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(20), world.committed("slow", world.root()):
+                pytest.fail("the manifest was written")
+        assert running_loop().time() == pytest.approx(45.0, abs=0.1)
+        told = [entry.trigger for entry in world.journal.read(world.run, "slow")]
+        assert "withdrawn" in told
+        assert "withdraw_failed" not in told
+        await world.examine()
+
+    simulate(main)
+
+
 async def test_a_fenced_controller_stops(new_world: NewWorld) -> None:
     """S7: a body whose operation was taken over is cancelled with Fenced, and nothing is sent."""
     world = new_world(2, **SHORT)
