@@ -75,6 +75,38 @@ def test_any_write_may_fail(kind: str, trouble: Trouble, lasts: int, tmp_path: P
         simulate(lambda first=first: main(first))
 
 
+@pytest.mark.parametrize("trouble", ["fail", "lose"])
+def test_no_manifest_is_written_whose_entry_may_be_lost(trouble: Trouble, tmp_path: Path) -> None:
+    """S6: once a write has failed, the manifest is not even begun, stored as the write may be."""
+    total = writes_of("checkpoint", tmp_path)
+    unbegun = 0
+
+    async def main(first: int) -> None:
+        nonlocal unbegun
+        journal = TroubledJournal()
+        world = World(2, journal=journal, clock=LoopClock(), root=tmp_path, **SETTINGS)
+        journal.trouble = lambda n: trouble if n >= first else "none"
+        begun: list[bool] = []
+
+        def job_s(name: str) -> float:
+            if "sealed" in name:
+                begun.append(bool(journal.troubles))
+            return 0.0
+
+        running_loop().job_s = job_s
+        with contextlib.suppress(JournalError):
+            await world.operate("checkpoint", new_id())
+        assert True not in begun
+        unbegun += not begun
+        journal.trouble = lambda _number: "none"
+        await asyncio.sleep(60)
+        await world.examine()
+
+    for first in range(1, total + 1):
+        simulate(lambda first=first: main(first))
+    assert 0 < unbegun < total
+
+
 @given(
     troubles=st.lists(st.sampled_from(["none", "fail", "lose", "refuse"]), max_size=25),
     kinds=st.lists(st.sampled_from(["checkpoint", "restore", "retire"]), min_size=1, max_size=3),
