@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import Iterable
@@ -235,6 +236,18 @@ async def test_b22_manifest_appears_after_the_last_reply(
     watching.cancel()
     assert len(seen) >= 10
     assert not any(seen)
+
+
+async def test_the_journal_has_the_digest_of_the_manifest(
+    new_world: NewWorld, journal: Journal
+) -> None:
+    """What was published can be told, from the journal alone, from what stands there later."""
+    world = new_world(2, journal=journal)
+    async with world.committed("digest", world.root()):
+        pass
+    [sealed] = [one for one in journal.read(world.run, "digest") if one.trigger == "sealed"]
+    published = (world.root() / MANIFEST).read_bytes()
+    assert sealed.facts == {"sha256": hashlib.sha256(published).hexdigest()}
 
 
 @given(
