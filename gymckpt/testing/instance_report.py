@@ -26,6 +26,7 @@ from gymckpt.testing import (
     checks_repeated,
 )
 from gymckpt.testing.case import Case, CheckBody
+from gymckpt.testing.commands import ended
 from gymckpt.testing.instance import Make, NotOffered
 
 __all__ = [
@@ -166,10 +167,15 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("usage: python -m gymckpt.testing.instance_report module:make\n")
         return 2
     module, _, name = arguments[0].partition(":")
-    report = run(getattr(importlib.import_module(module), name))
+    try:
+        make = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        sys.stderr.write(f"{arguments[0]} cannot be had: {error}\n")
+        return 2
+    report = run(make)
     sys.stdout.write(f"{report}\n")
     return 0 if report.level == LEVELS[-1] else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.exit(ended(lambda: main(sys.argv[1:])))

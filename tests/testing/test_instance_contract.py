@@ -167,6 +167,8 @@ async def test_the_hands_tell_a_parked_episode_from_a_running_one(tmp_path: Path
     [
         ("gymckpt.testing.gymnasium:GymnasiumUnderTest", 0, "reaches level: faulty"),
         ("nothing", 2, "usage"),
+        ("no_such_module:make", 2, "no_such_module:make cannot be had: No module named"),
+        ("gymckpt.testing.gymnasium:Nobody", 2, "has no attribute 'Nobody'"),
     ],
 )
 def test_the_report_from_a_shell(argument: str, code: int, said: str) -> None:
