@@ -147,6 +147,7 @@ def test_marked_gone_is_not_waited_for(tmp_path: Path) -> None:
         died = next(entry for entry in left.read(RUN, "cp") if entry.trigger == "die")
         assert (died.instance, died.call) == (BUSY, "resume")
         assert BY.operator in died.facts["failure"]["text"]
+        assert (died.facts["operator"], died.facts["why"]) == (BY.operator, BY.reason)
         assert died.facts["failure"]["dead"]
         with pytest.raises(TransitionRefused, match="has ended in 'discarded'"):
             await mark_gone(left, RUN, "cp", BUSY, by=BY, force=True, clock=run.clock)
