@@ -143,3 +143,36 @@ def test_a_living_controller_learns_of_its_fencing_by_its_heartbeat(tmp_path: Pa
         await world.examine()
 
     simulate(main)
+
+
+async def test_taken_over_in_the_last_moment_of_the_body(
+    new_world: NewWorld, journal: Journal
+) -> None:
+    """S7: a body that ends well is told that its checkpoint was taken over and discarded."""
+    world = new_world(2, journal=journal)
+    other = world.new_coordinator()
+    with pytest.raises(Fenced):
+        async with world.coordinator.prepared("last"):
+            [found] = await other.recover(force=True)
+            assert (found.outcome, found.state) == ("settled", "discarded")
+
+
+def test_what_a_coordinator_has_taken_over_is_its_own(tmp_path: Path) -> None:
+    """L2: a second recovery tries what the first left unconfirmed at once, and calls none held."""
+
+    async def main() -> None:
+        world = World(2, clock=LoopClock(), root=tmp_path, control_timeout_s=3.0)
+        other = world.new_coordinator()
+        world.actors[0].always["resume"] = ConnectionError("no route")
+        with pytest.raises(Fenced):
+            async with world.coordinator.prepared("left"):
+                [found] = await other.recover(force=True)
+                assert found.outcome == "unconfirmed"
+                del world.actors[0].always["resume"]
+                [again] = await other.recover()
+                assert again.outcome != "held"
+                await asyncio.sleep(1.0)  # far less than until the next sweep by itself
+                assert world.operation("left").settled
+        await world.examine()
+
+    simulate(main)
