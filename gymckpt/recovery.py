@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState, require_runnable
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME, require_duration
@@ -318,9 +319,8 @@ async def claimed(
     )
     entries = await recorder.run(lambda: recorder.journal.read(row.run, row.operation_id))
     operation = replay(entries)
-    silent_s = max(0.0, clock.wall_ts() - entries[-1].ts)
     scheduler = Scheduler(
-        attrs.evolve(operation, epoch=epoch, at_s=operation.at_s + silent_s),
+        attrs.evolve(operation, epoch=epoch, at_s=_clock_now_s(entries, clock.wall_ts())),
         recorder=recorder,
         handles=handles,
         wire=_calls_of(operation),
@@ -328,6 +328,17 @@ async def claimed(
         cancel_reference=cancel_reference,
     )
     return scheduler, epoch
+
+
+def _clock_now_s(entries: Sequence[Entry], now_ts: float) -> float:
+    """
+    Return what an operation's own clock shows now, on a host that may be another one.
+
+    Each entry gives an estimate by the wall clock. They agree unless a wall clock was stepped
+    meanwhile; the least is taken then, so that no lease counts as over before it is (S3).
+    """
+    least_s = min(entry.at_s + now_ts - entry.ts for entry in entries)
+    return max(entries[-1].at_s, least_s)
 
 
 def _calls_of(operation: OperationState) -> Calls:

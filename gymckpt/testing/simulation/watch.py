@@ -151,7 +151,7 @@ class Watch:
         ends_s = now_s + message.kwargs["deadline_ts"] - self._wall_ts(message.sender)
         known = self._known(wire_id)
         if known is not None and message.call != "resume":
-            known.lease_s = max(known.lease_s, ends_s)
+            known.lease_s = max(known.lease_s, now_s + self._lease_ahead_s(message))
         if self._is_sweep(message, known):
             return
         try:
@@ -159,6 +159,16 @@ class Watch:
         except Broken as broken:
             self._broken(broken)
         self._accounts[wire_id][name] = account
+
+    def _lease_ahead_s(self, message: Message) -> float:
+        """
+        Return how long a call's deadline is ahead, by the clock that shows the latest time.
+
+        An instance goes by its own clock, a controller by the one that it had when it stamped the
+        call; a step of either may make the one or the other late.
+        """
+        clocks = (message.sender, message.instance.process)
+        return float(message.kwargs["deadline_ts"]) - max(map(self._wall_ts, clocks))
 
     def _is_sweep(self, message: Message, known: KnownOperation | None) -> bool:
         """Whether a call is of a retire or resume that goes by the id of another operation."""
