@@ -30,6 +30,10 @@ STEP_MIN_S = 1.0
 LATE_MIN_S = 1.0
 """How late a timer must run, or how slow every instance must be, to be called slow."""
 
+COMMAND_OVER_S = 3.0
+"""How long after its last entry an operator's command with nothing on its way must have ended: it
+pauses for a second between its attempts."""
+
 QUICK_CALLS = (RENEW, RESUME)
 """Calls with which an instance has nothing to do but answer."""
 
@@ -45,7 +49,8 @@ def controller_of(case: Case) -> Controller:
     if case.operation.settled:
         status = "ended"
     elif case.silent_s is not None:
-        status = "silent" if silent_s > OWNER_TIMEOUT_S else "alive"
+        gone = silent_s > OWNER_TIMEOUT_S or _was_a_command(case)
+        status = "silent" if gone else "alive"
     elif due_at_s is None:
         status = "unknown"
     else:
@@ -59,6 +64,12 @@ def controller_of(case: Case) -> Controller:
         "silent": f"{who} is silent: its last sign of life is {ago} old",
         "unknown": f"{who} made its last entry {ago} ago, and none has been due since",
     }[status]
+    if status == "silent" and case.silent_s is not None and silent_s <= OWNER_TIMEOUT_S:
+        left = duration(OWNER_TIMEOUT_S - silent_s)
+        words = (
+            f"{who} was an operator's command, which is over; for {left} more whoever takes the "
+            "operation over needs --force"
+        )
     if claimed and status != "ended":
         words += f"; it has claimed the operation as epoch {case.epoch} and recorded nothing yet"
     return Controller(
@@ -70,6 +81,18 @@ def controller_of(case: Case) -> Controller:
         takeovers=epochs - 1 + claimed,
         words=words,
     )
+
+
+def _was_a_command(case: Case) -> bool:
+    """
+    Whether an operator's command drove it last, and is over although its sign of life is fresh.
+
+    Such a command makes its attempts and ends; nothing that is due later is done by it.
+    """
+    by_hand = {entry.epoch for entry in operator_moves(case.entries)}
+    on_the_way = any(one.kind == "expire" for one in case.upcoming)
+    idle_s = case.now_ts - case.last.ts
+    return case.epoch in by_hand and not on_the_way and idle_s > COMMAND_OVER_S
 
 
 def lease_of(case: Case) -> Lease | None:

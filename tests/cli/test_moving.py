@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gymckpt.core.replay import replay
+from gymckpt.diagnosis.explain import explain
 from gymckpt.journal import open_journal
 from tests.cli.command import RUN, answer, run, silence
 from tests.diagnosis.stuck import BUSY
@@ -109,6 +110,21 @@ def test_a_living_controller_is_left_alone_unless_forced(journal: Path) -> None:
     assert state_of(journal) == before
     assert run("sweep", "stuck", "--reason", WHY, "--force").exit_code == 1
     assert state_of(journal)[1] == before[1] + 1
+
+
+def test_a_command_that_is_over_drives_nothing(journal: Path) -> None:
+    """What a move has left unconfirmed is not said to go on by itself: its command has ended."""
+    answer("discard", "stuck", "--reason", WHY, code=1)
+    with open_journal(journal, read_only=True) as opened:
+        entries = opened.read(RUN, "stuck")
+    late_ts = entries[-1].ts + 10.0
+    told = explain(entries, now_ts=late_ts, owner="host:1", epoch=entries[-1].epoch, silent_s=10.0)
+    assert told.controller.status == "silent"
+    assert "an operator's command, which is over; for 20 s more" in told.controller.words
+    assert "nobody drives it any more" in told.waits_for
+    soon_ts = entries[-1].ts + 1.0
+    told = explain(entries, now_ts=soon_ts, owner="host:1", epoch=entries[-1].epoch, silent_s=1.0)
+    assert told.controller.status == "alive"
 
 
 def test_recover_settles_what_nobody_drives(journal: Path) -> None:
