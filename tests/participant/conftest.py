@@ -30,18 +30,32 @@ def time() -> ManualTime:
     return ManualTime()
 
 
+HANGS_AFTER_S = 60.0
+"""No test of a deployment waits so long for anything, however busy the machine is."""
+
+
+def end_what_hangs(test: str) -> None:
+    """Cancel a test, so that its traceback shows what it waits for in vain."""
+    for task in asyncio.all_tasks():
+        if getattr(task.get_coro(), "__name__", "") == test:
+            task.cancel(f"{test} hangs")
+
+
 @pytest.fixture
-async def make(time: ManualTime) -> AsyncIterator[Make]:
+async def make(time: ManualTime, request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """Make deployments; at the end nothing of any of them may be left behind."""
+    running = asyncio.get_running_loop()
+    hanging = running.call_later(HANGS_AFTER_S, end_what_hangs, request.function.__name__)
     made: list[CountingDeployment] = []
     reports: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+    running.set_exception_handler(lambda _loop, context: reports.append(context))
 
     def factory(own_time: ManualTime | None = None, **settings: Any) -> CountingDeployment:
         made.append(CountingDeployment(own_time or time, **settings))
         return made[-1]
 
     yield factory
+    hanging.cancel()
     for deployment in made:
         await deployment.close()
         for body in deployment.bodies.values():
