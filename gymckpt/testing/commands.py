@@ -1,5 +1,5 @@
 """
-What the commands of this package share: processes that end with the command, and how it ends.
+What the commands of this package share: arguments, processes that end with it, and its own end.
 
 Ctrl-C must stop a command that has hours of work before it, and a reader that went away must not
 be taken for a broken promise, which is what the exit code 1 says.
@@ -7,6 +7,7 @@ be taken for a broken promise, which is what the exit code 1 says.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import signal
@@ -15,13 +16,26 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-__all__ = ["INTERRUPTED", "UNREAD", "ended", "processes"]
+__all__ = ["INTERRUPTED", "UNREAD", "at_least", "ended", "processes"]
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a command that was interrupted, as a shell has it."""
 
 UNREAD = 141
 """The exit code of a command whose output nobody reads any more: 128 and the number of SIGPIPE."""
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return the type of an argument of the command line that is a whole number."""
+
+    def number(text: str) -> int:
+        if not text.removeprefix("-").isdecimal():
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small, the least is {least}")
+        return value
+
+    return number
 
 
 @contextmanager

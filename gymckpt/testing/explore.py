@@ -28,7 +28,7 @@ from gymckpt.chart import Chart, load_chart
 from gymckpt.core.step import step
 from gymckpt.errors import IllegalTransition, InvariantViolated
 from gymckpt.testing.account import Broken
-from gymckpt.testing.commands import ended
+from gymckpt.testing.commands import at_least, ended
 from gymckpt.testing.liveness import Graph, hold_liveness
 from gymckpt.testing.moves import hold_refusals, moves
 from gymckpt.testing.symmetry import digest_of, pruned
@@ -264,9 +264,9 @@ def _described(transition: Transition) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Explore from the command line; return 0 where every promise held and all was seen."""
     parser = argparse.ArgumentParser(prog="python -m gymckpt.testing.explore")
-    parser.add_argument("--instances", type=int, default=1, help="how many instances")
-    parser.add_argument("--faults", type=int, default=1, help="how many faults may come")
-    parser.add_argument("--seconds", type=float, default=600.0, help="the time for all of it")
+    parser.add_argument("--instances", type=at_least(1), default=1, help="how many instances")
+    parser.add_argument("--faults", type=at_least(0), default=1, help="how many faults may come")
+    parser.add_argument("--seconds", type=at_least(1), default=600, help="the time for all of it")
     parser.add_argument("--only", choices=list(SUBJECTS), action="append", help="what to explore")
     chosen = parser.parse_args(arguments)
     ends_s = time.monotonic() + chosen.seconds

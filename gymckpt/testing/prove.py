@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import as_completed
 
-from gymckpt.testing.commands import ended, processes
+from gymckpt.testing.commands import at_least, ended, processes
 from gymckpt.testing.explore import Found, explore, missing_transitions, report
 
 __all__ = ["SIZES", "main"]
@@ -44,7 +44,9 @@ def _explore(size: tuple[str, int, int], seconds: float) -> Found:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Explore everything; return 0 where all was seen, taken and held."""
     parser = argparse.ArgumentParser(prog="python -m gymckpt.testing.prove")
-    parser.add_argument("--seconds", type=float, default=540.0, help="the time for each subject")
+    parser.add_argument(
+        "--seconds", type=at_least(1), default=540, help="the time for each subject"
+    )
     chosen = parser.parse_args(arguments)
     began_s = time.monotonic()
     runs: list[Found] = []

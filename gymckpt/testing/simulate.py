@@ -373,6 +373,7 @@ def _as_json(result: Result, took_s: float) -> dict[str, Any]:
             for (transition, kind), count in sorted(result.coverage.met.items())
         ],
         "broke": [attrs.asdict(broke) for broke in result.broke],
+        "timeline": list(result.told),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -9,7 +10,24 @@ from concurrent.futures import Future
 
 import pytest
 
-from gymckpt.testing.commands import INTERRUPTED, UNREAD, ended, processes
+from gymckpt.testing import explore
+from gymckpt.testing.commands import INTERRUPTED, UNREAD, at_least, ended, processes
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "1.5", "", "many"])
+def test_numbers_that_make_no_sense_are_refused(text: str) -> None:
+    """They are no argument, rather than an exploration of nothing that looks like a proof."""
+    with pytest.raises(argparse.ArgumentTypeError):
+        at_least(1)(text)
+    assert at_least(1)("1") == 1
+
+
+def test_exploration_of_no_instance_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is that of a bad argument, not that of a broken promise."""
+    with pytest.raises(SystemExit) as refused:
+        explore.main(["--instances", "0"])
+    assert refused.value.code == 2
+    assert "0 is too small, the least is 1" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_the_processes() -> None:

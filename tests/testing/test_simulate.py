@@ -184,6 +184,9 @@ def test_the_command_prints_json() -> None:
     assert found["runs"] == 1
     assert found["broke"] == []
     assert found["pairs"] > found["pairs_met"] > 0
+    assert found["timeline"] == []
+    _, told = run("--seeds", "7", "--json", "--timeline")
+    assert "begins" in json.loads(told)["timeline"][0]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +273,7 @@ def test_the_sweep_finds_what_is_planted() -> None:
     """A recovery that forgets an instance is found at some point of the sweep."""
     [planted] = [one for one in PLANTED if str(one) == "recovery_forgets_an_instance"]
     with in_place(planted):
-        found = [one for crash, one in crashes("checkpoint", pairs=False, every=5) if one.problems]
+        found = [one for _, one in crashes("checkpoint", pairs=False, every=5) if one.problems]
     assert found
     assert found[0].problems[0].startswith("S3: ")
 
