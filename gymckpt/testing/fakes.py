@@ -209,7 +209,12 @@ class CrashingJournal(MemoryJournal):
             store: Where the entries are.
             at_append: Which append fails, counted from 1.
             stored: Whether its entries are stored all the same.
+
+        Raises:
+            ValueError: There is no such append, so it would never crash.
         """
+        if at_append < 1:
+            raise ValueError(f"at_append counts from 1; {at_append} would never come")
         super().__init__(store)
         self.appends = 0
         self.crashed = False

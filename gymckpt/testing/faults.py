@@ -15,6 +15,8 @@ from typing import Any, Literal, NoReturn
 
 import attrs
 
+from gymckpt.core.settings import CALLS
+
 __all__ = [
     "FAULTS",
     "ActorDiedError",
@@ -24,6 +26,8 @@ __all__ = [
     "FaultyHandle",
     "UnpicklableError",
 ]
+
+_SCRIPTED = CALLS | {"restart_only_servers"}
 
 
 class ActorDiedError(Exception):
@@ -77,6 +81,14 @@ class _Method:
         return self._call(*args, **kwargs)
 
 
+def _require_call(call: str) -> None:
+    if call not in _SCRIPTED:
+        raise ValueError(
+            f"{call!r:.100} is no call that a script can be for; it is without 'checkpoint_' "
+            f"one of {', '.join(sorted(_SCRIPTED))}"
+        )
+
+
 class FaultScript:
     """
     What happens to the calls of one instance, whatever the instance is.
@@ -100,11 +112,21 @@ class FaultScript:
         Args:
             call: Its name without `checkpoint_`.
             faults: One a call; None for a call that goes well.
+
+        Raises:
+            ValueError: There is no such call, so nothing would ever happen.
         """
+        _require_call(call)
         self._scripts[call] += faults
 
     def always(self, call: str, fault: Fault) -> None:
-        """Say what happens at a call whenever nothing else is scripted."""
+        """
+        Say what happens at a call whenever nothing else is scripted.
+
+        Raises:
+            ValueError: There is no such call, so nothing would ever happen.
+        """
+        _require_call(call)
         self._always[call] = fault
 
     def heal(self) -> None:

@@ -175,3 +175,20 @@ async def test_a_healed_instance_has_no_faults_left() -> None:
     instance.heal()
     assert instance.due == 0
     await instance.checkpoint_resume.remote("c1", deadline_ts=0.0)
+
+
+@pytest.mark.parametrize("call", ["prepair", "checkpoint_prepare", ""])
+def test_a_script_for_no_call_is_refused(call: str) -> None:
+    """A fault that never comes would let a test pass that has tried nothing."""
+    instance = FakeInstance()
+    with pytest.raises(ValueError, match="one of commit, forget, prepare"):
+        instance.script(call, Fault(hangs=True))
+    with pytest.raises(ValueError, match="one of commit, forget, prepare"):
+        instance.always(call, Fault(hangs=True))
+    instance.script("restart_only_servers", Fault(hangs=True))
+
+
+def test_a_crash_at_no_append_is_refused() -> None:
+    """Appends count from 1."""
+    with pytest.raises(ValueError, match="counts from 1"):
+        CrashingJournal(MemoryStore(), at_append=0)
