@@ -6,10 +6,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
-from gymckpt.chart import chart_names, load_chart, load_chart_file, parse_chart
+from gymckpt.chart import State, chart_names, load_chart, load_chart_file, parse_chart
 from gymckpt.chart import load as load_module
 from gymckpt.errors import ChartError
 from tests.chart.samples import CALL, OPERATION, PARTICIPANT, broken
@@ -54,13 +56,41 @@ def test_file_equals_shipped_chart() -> None:
     assert hash(chart) == hash(load_chart("checkpoint"))
 
 
-def test_charts_cannot_be_changed() -> None:
+@pytest.mark.parametrize("name", chart_names())
+def test_charts_cannot_be_changed(name: str) -> None:
     """No table of a shared chart takes an assignment."""
-    chart = load_chart("call")
-    with pytest.raises(TypeError):
-        chart.states["idle"] = chart.states["asked"]  # type: ignore[index]
-    with pytest.raises(TypeError):
-        chart.states["idle"].on["ask"] = ()  # type: ignore[index]
+    chart = load_chart(name)
+    tables: list[Any] = [chart.states, chart.triggers, chart.guards]
+    for state in chart.states.values():
+        tables += [state.on, state.ignore, state.when]
+    for table in tables:
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            table["idle"] = ()
+
+
+def test_states_are_values() -> None:
+    """States that were read twice are equal and stand in one place of a set."""
+    states = load_chart("checkpoint").states
+    again = load_chart_file(SHIPPED / "checkpoint.toml").states
+    assert {*states.values(), *again.values()} == set(states.values())
+    assert len({*states.values(), *again.values()}) == len(states)
+
+
+def test_what_a_file_leaves_out_is_none_or_false() -> None:
+    """A state of which only the meaning is given does nothing and is not the last one."""
+    assert attrs.asdict(State(name="open", means="m")) == {
+        "name": "open",
+        "means": "m",
+        "final": False,
+        "call": None,
+        "budget": None,
+        "effect": None,
+        "renews": False,
+        "reopens": False,
+        "when": {},
+        "on": {},
+        "ignore": {},
+    }
 
 
 def test_wheel_and_tree_are_both_found(tmp_path: Path) -> None:
@@ -100,18 +130,33 @@ def test_other_encoding_is_a_chart_error(tmp_path: Path) -> None:
         load_chart_file(path)
 
 
+def test_a_wrong_shipped_chart_is_named_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong in a shipped chart begins with its path in the repository."""
+    text = broken(OPERATION, "version = 1", "version = 0")
+    (tmp_path / "mini.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(load_module, "_shipped", lambda: tmp_path)
+    with pytest.raises(ChartError) as caught:
+        load_chart("mini")
+    expected = "statecharts/mini.toml: version: 0 is no version; the first one is 1"
+    assert str(caught.value) == expected
+
+
 def test_charts_are_utf8_in_any_locale(tmp_path: Path) -> None:
-    """A process whose locale knows nothing but ASCII reads a chart as any other does."""
+    """A process whose locale knows nothing but ASCII reads charts as any other does."""
     path = tmp_path / "ring.toml"
-    path.write_text(broken(CALL, "Ring once.", "Läuten → einmal."), encoding="utf-8")
+    path.write_text(broken(CALL, "Ring once.", "Läuten→einmal"), encoding="utf-8")
     script = (
-        "import codecs, locale, sys; from gymckpt.chart import load_chart_file as load; "
-        "print(codecs.lookup(locale.getencoding()).name, ascii(load(sys.argv[1]).means))"
+        "import codecs, locale, pathlib, sys; from gymckpt.chart import load; "
+        "path = pathlib.Path(sys.argv[1]); load._shipped = lambda: path.parent; "
+        "found = [load.load_chart_file(path), load.load_chart('ring')]; "
+        "print(codecs.lookup(locale.getencoding()).name, *(ascii(one.means) for one in found))"
     )
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     command = [sys.executable, "-c", script, str(path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split(maxsplit=1) == ["ascii", f"{'Läuten → einmal.'!a}\n"]
+    assert done.stdout.split() == ["ascii", *2 * [ascii("Läuten→einmal")]]
 
 
 @pytest.mark.parametrize(

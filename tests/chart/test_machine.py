@@ -279,6 +279,28 @@ def test_one_machine_serves_threads_and_nested_firings() -> None:
     assert refused.reason == "stranger"
 
 
+def test_guards_see_no_facts_where_none_are_given() -> None:
+    """A guard is asked with an empty table where whoever fires has nothing to say."""
+    asked: list[Mapping[str, Any]] = []
+
+    def guard(facts: Mapping[str, Any]) -> Verdict:
+        asked.append(facts)
+        return YES
+
+    machine = ChartMachine(DOOR, {"known": guard, "paid": always(NO)})
+    machine.fire("shut", "knock")
+    assert asked == [{}]
+
+
+def test_a_guard_need_not_say_why() -> None:
+    """A refusal without a reason and a code has neither, not one that nobody gave."""
+    bare = always(Verdict(allowed=False))
+    machine = ChartMachine(DOOR, {"known": bare, "paid": bare})
+    refused = machine.fire("shut", "knock")
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.code) == ("", "")
+
+
 class GuardBroke(BaseException):
     """What a guard may raise; not even an Exception."""
 
