@@ -278,3 +278,30 @@ async def test_outer_cancellation_beside_a_lost_lease(new_world: NewWorld) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     assert task.cancelled()
+
+
+async def test_outer_cancellation_at_the_same_time_as_a_lost_lease(new_world: NewWorld) -> None:
+    """Where two cancellations reach the body as one, the caller's own still leaves."""
+    world = new_world(1, **SHORT)
+    world.actors[0].scripts["renew"] = [None]
+    world.actors[0].always["renew"] = AttributeError("restarted empty")
+
+    async def caller() -> None:
+        async with world.coordinator.prepared("at-once"):
+            running = world.coordinator._operations.open
+            assert running is not None
+            look = running.scheduler.on_moved
+
+            def look_and_cancel() -> None:
+                look()
+                if task.cancelling() == 1:
+                    task.cancel()
+
+            running.scheduler.on_moved = look_and_cancel
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(caller())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert world.actors[0].ops == ["prepare", "resume"]
