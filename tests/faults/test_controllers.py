@@ -13,6 +13,7 @@ from gymckpt.coordinator import load_gym_checkpoint_manifest
 from gymckpt.core.replay import replay
 from gymckpt.errors import Fenced, OperationIdUsed
 from gymckpt.journal import Journal, open_journal
+from tests.fakes import HANG
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World
@@ -173,6 +174,27 @@ def test_what_a_coordinator_has_taken_over_is_its_own(tmp_path: Path) -> None:
                 assert again.outcome != "held"
                 await asyncio.sleep(1.0)  # far less than until the next sweep by itself
                 assert world.operation("left").settled
+        await world.examine()
+
+    simulate(main)
+
+
+def test_an_old_operation_is_taken_over_in_bounded_time(tmp_path: Path) -> None:
+    """L1, L2: an operation that was open for long ends as soon after a takeover as a new one."""
+
+    async def main() -> None:
+        world = World(2, clock=LoopClock(), root=tmp_path, control_timeout_s=30.0)
+        other = world.new_coordinator()
+        world.actors[0].always["resume"] = HANG
+        with pytest.raises(Fenced):
+            async with world.coordinator.prepared("old"):
+                await asyncio.sleep(3_000.0)
+                began_s = running_loop().time()
+                [found] = await other.recover(force=True)
+                assert found.outcome == "unconfirmed"
+                assert running_loop().time() - began_s < 75.0  # two tries of 35 s, a pause
+        await asyncio.sleep(700.0)  # past the lease
+        assert world.operation("old").settled
         await world.examine()
 
     simulate(main)
