@@ -8,7 +8,7 @@ scheduler; nothing here keeps a phase of its own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -277,7 +277,7 @@ class GymCheckpointCoordinator:
         checkpoint_root: str | Path,
         episodes_by_instance: Episodes,
         *,
-        restarts: Episodes,
+        restarts: Mapping[str, Collection[EnvironmentEpisode]],
     ) -> GymCheckpointCommitResult:
         """
         Save `episodes_by_instance` and record `restarts` as starting over.
@@ -287,7 +287,8 @@ class GymCheckpointCoordinator:
             checkpoint_root: The unpublished snapshot's directory; the manifest is written there
                 last, after every instance's reply was validated.
             episodes_by_instance: Every instance to the episodes to save.
-            restarts: Instance to the episodes that it reported as starting over.
+            restarts: Instance to the episodes that it reported as starting over, as `prepared`
+                yields them.
 
         Returns:
             The manifest and every instance's summary.

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pickle
 import typing
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,15 @@ def kind_of(function: Callable[..., Any]) -> str:
     return "async" if inspect.iscoroutinefunction(function) else "plain"
 
 
+WIDER = {
+    "gymckpt.coordinator.GymCheckpointCoordinator.commit": {
+        "restarts": Mapping[str, Collection[EnvironmentEpisode]]
+    }
+}
+"""Parameters that take more than the document says. Its `commit` takes tuples, and its `prepared`
+yields frozensets for it: a caller who passes on what was yielded would fail every type check."""
+
+
 @pytest.mark.parametrize("path", FUNCTIONS)
 def test_function_has_the_documented_signature(path: str) -> None:
     """Names, order, keyword-only-ness, defaults, types and kind are those of the document."""
@@ -259,7 +268,7 @@ def test_function_has_the_documented_signature(path: str) -> None:
     assert len(parameters) == len(by_position) + len(by_name)
     assert kind_of(function) == expected.kind
     hints = typing.get_type_hints(function)
-    wanted = {**documented, "return": expected.returns}
+    wanted = {**documented, "return": expected.returns, **WIDER.get(path, {})}
     assert {name: hints[name] for name in wanted} == wanted
 
 
