@@ -16,7 +16,7 @@ import pytest
 from gymckpt.chart import load_chart
 from gymckpt.core.entry import Entry
 from gymckpt.core.invariants import CHECKS, require_invariants
-from gymckpt.core.operation import OperationState
+from gymckpt.core.operation import FileProgress, OperationState
 from gymckpt.errors import InvariantViolated
 from tests.core.driver import World
 from tests.core.histories import OPERATION_CHARTS, reached
@@ -65,10 +65,15 @@ def _not_withdrawn() -> Lived:
     return attrs.evolve(before, file="failed"), entry, after
 
 
-def _withdrawn_from_nothing() -> Lived:
-    world = reached("checkpoint", "committing", "discarding", "discarded")
-    before, entry, after = lived(world, "withdrawn")
-    return attrs.evolve(before, file="none"), entry, after
+def _withdrawal(trigger: str, file: FileProgress) -> Callable[[], Lived]:
+    """Forge what is said of a withdrawal that is as far as `file`."""
+
+    def forge() -> Lived:
+        world = reached("checkpoint", "committing", "discarding", "discarded")
+        before, entry, after = lived(world, "withdrawn")
+        return attrs.evolve(before, file=file), attrs.evolve(entry, trigger=trigger), after
+
+    return forge
 
 
 def _after_resume(call: str, trigger: str, chart: str = "checkpoint") -> Callable[[], Lived]:
@@ -141,6 +146,10 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
             "committing with 2 of 2 parked and 0 of 2 renewed",
             _lost("committing", trigger="commit", call="renew"),
         ),
+        (
+            "committed with 0 of 2 parked and 2 of 2 renewed",
+            _lost("committed", trigger="sealed", call="prepare"),
+        ),
         ("a lease must be presumed lost", _commit_under_a_lost_lease("ask")),
         ("a lease must be presumed lost", _commit_under_a_lost_lease("retry")),
     ],
@@ -149,13 +158,28 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
             "sealing with 0 of 2 committed",
             _lost("sealing", trigger="all_answered", call="commit"),
         ),
+        (
+            "committed with 0 of 2 committed",
+            _lost("committed", trigger="sealed", call="commit"),
+        ),
         ("committing without a directory for the manifest", _no_root),
     ],
     "S2-manifest-settled": [
         ("discarded while the withdrawal of the manifest is failed", _not_withdrawn)
     ],
     "S2-withdrawal": [
-        ("withdrawn while the withdrawal of the manifest is 'none'", _withdrawn_from_nothing)
+        (
+            "withdrawn while the withdrawal of the manifest is 'none'",
+            _withdrawal("withdrawn", "none"),
+        ),
+        (
+            "withdraw_failed while the withdrawal of the manifest is 'none'",
+            _withdrawal("withdraw_failed", "none"),
+        ),
+        (
+            "withdraw while the withdrawal of the manifest is 'done'",
+            _withdrawal("withdraw", "done"),
+        ),
     ],
     "S3-everything-reopens": [
         ("resumed with 0 of 2 reopened", _lost("resumed", trigger="all_settled", call="resume")),
@@ -210,9 +234,16 @@ def test_asks_that_may_be_told_of_are_let_pass(trigger: str, ask: int) -> None:
     assert dict(CHECKS)["S6-ask"](*_of_ask(trigger, ask)()) is None
 
 
+@pytest.mark.parametrize("trigger", ["withdrawn", "withdraw_failed"])
+@pytest.mark.parametrize("file", ["pending", "failed", "done"])
+def test_attempts_that_hung_may_tell_of_their_end(trigger: str, file: FileProgress) -> None:
+    """An attempt to withdraw may end while a later one is under way, has failed or has done it."""
+    assert dict(CHECKS)["S2-withdrawal"](*_withdrawal(trigger, file)()) is None
+
+
 def test_the_error_names_check_operation_and_entry() -> None:
     """Whoever reads the error knows which promise, of which operation, at which entry."""
-    forged = _withdrawn_from_nothing()
+    forged = _withdrawal("withdrawn", "none")()
     with pytest.raises(InvariantViolated) as caught:
         require_invariants(*forged)
     assert caught.value.invariant == "S2-withdrawal"
