@@ -16,7 +16,8 @@ from gymckpt.participant.control import STALE_IDS_MAX, ControlPlane
 from gymckpt.participant.guards import GUARDS
 
 NOW = 1_000.0
-IN_TIME, LATE = NOW + 30, NOW - 1
+IN_TIME, LATE = NOW + 30, NOW
+"""Late is from the deadline on, not only after it."""
 HOLDER, OTHER, STALE = "holder", "other", "stale"
 STATES = tuple(load_chart("participant").states)
 CALLS = ("prepare", "renew", "commit", "restore", "retire", "forget", "resume")
