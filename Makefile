@@ -6,13 +6,14 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 EXTRAS := ray,gymnasium,postgresql
 
-.PHONY: help install example test prove lint style formatting types mypy pyright \
+.PHONY: help install example test prove simulate lint style formatting types mypy pyright \
 	wheel-check docs bench mutate clean
 
 help:
 	@echo "make example      run the main job: rollouts that survive a kill"
 	@echo "make test         run the whole test suite"
 	@echo "make prove        explore every state of every operation, for some minutes"
+	@echo "make simulate     run a thousand seeds of faults, and crash at every point"
 	@echo "make lint         check style and formatting"
 	@echo "make types        check the types, with two checkers"
 	@echo "make wheel-check  build the package, install it into an empty environment, use it there"
@@ -42,6 +43,10 @@ test: $(INSTALLED)
 
 prove: $(INSTALLED)
 	@$(PY) -m gymckpt.testing.prove
+
+simulate: $(INSTALLED)
+	@$(PY) -m gymckpt.testing.simulate --seeds 0:1000
+	@$(PY) -m gymckpt.testing.simulate --sweep
 
 lint: style formatting
 

@@ -251,7 +251,8 @@ def report(runs: Sequence[Found]) -> str:
     """Return what several runs took of the charts, and what they did not."""
     lines = [f"{run.violation}\n" for run in runs if run.violation is not None]
     missing = sorted(missing_transitions(runs))
-    lines.append("never taken:" if missing else "every transition of these charts was taken")
+    every = "every transition of these charts was taken"
+    lines.append("never taken by what was explored here:" if missing else every)
     lines += [_described(one) for one in missing]
     return "\n".join(lines)
 
