@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymckpt.core.events import FailureRecord, Moment
-from gymckpt.core.settings import RetryPolicy, Settings, require_duration, require_policies
+from gymckpt.core.settings import (
+    OWNER_TIMEOUT_S,
+    RetryPolicy,
+    Settings,
+    require_duration,
+    require_policies,
+)
 from gymckpt.core.step import open_operation
 from gymckpt.errors import IllegalTransition
 from tests.core.driver import START_TS, World, names, settings
@@ -26,6 +32,15 @@ DURATIONS = (
     "sweep_interval_s",
 )
 MAY_BE_ZERO = {"reply_grace_s", "settle_s"}
+
+
+def test_what_is_not_set_has_the_promised_values() -> None:
+    """An instance keeps 600 s for its controller, and what is unconfirmed is tried each 30 s."""
+    bare = Settings(control_timeout_s=10.0, prepare_timeout_s=60.0, reply_grace_s=5.0)
+    assert (bare.settle_s, bare.lease_grace_s, bare.sweep_interval_s) == (1.0, 600.0, 30.0)
+    assert bare.retries == {}
+    assert bare.retry("prepare").attempts == 1
+    assert OWNER_TIMEOUT_S == 30.0
 
 
 # --- operations ---------------------------------------------------------------------------------
