@@ -55,7 +55,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException:
         for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
+            child.kill()  # a handler of SIGTERM that this process has would be its own as well
         raise
     finally:
         pool.shutdown(cancel_futures=True)

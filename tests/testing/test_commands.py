@@ -6,6 +6,7 @@ import argparse
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -30,6 +31,20 @@ def test_exploration_of_no_instance_is_refused(capsys: pytest.CaptureFixture[str
     assert "0 is too small, the least is 1" in capsys.readouterr().err
 
 
+def _stay(*_: object) -> None:
+    """Stand for a program that wants to end its own way, as Ray does."""
+    raise SystemExit
+
+
+@pytest.fixture
+def stays() -> Iterator[None]:
+    """A process whose handler of SIGTERM is inherited by those that it forks."""
+    before = signal.signal(signal.SIGTERM, _stay)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("stays")
 def test_an_interrupt_ends_the_processes() -> None:
     """Whoever is interrupted does not wait for work that has hours before it."""
     working: list[Future[None]] = []
