@@ -162,10 +162,10 @@ class Watch:
 
     def _lease_ahead_s(self, message: Message) -> float:
         """
-        Return how long a call's deadline is ahead, by the clock that shows the latest time.
+        Return how long a call's deadline is ahead, by the later of the sender's clock and the run's.
 
-        An instance goes by its own clock, a controller by the one that it had when it stamped the
-        call; a step of either may make the one or the other late.
+        The sender's may have been set back after it stamped the call. The skew of an instance is
+        left out: no controller can know it.
         """
         clocks = (message.sender, message.instance.process)
         return float(message.kwargs["deadline_ts"]) - max(map(self._wall_ts, clocks))
