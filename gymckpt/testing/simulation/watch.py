@@ -162,7 +162,7 @@ class Watch:
 
     def _lease_ahead_s(self, message: Message) -> float:
         """
-        Return how long a call's deadline is ahead, by the later of the sender's clock and the run's.
+        Return how far ahead a deadline is, by the later of the sender's clock and the run's.
 
         The sender's may have been set back after it stamped the call. The skew of an instance is
         left out: no controller can know it.
