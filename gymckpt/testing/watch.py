@@ -181,9 +181,9 @@ class Watch:
         elif driver > story.driver:  # what the earlier one waits for will not reach this one
             notes = tuple(one._replace(waiting=()) for one in story.account.notes)
             story.account = story.account._replace(notes=notes)
+            self._take_failures(story, before_s=math.inf)  # it may be recorded who is dead
             story.driver = driver
             story.out.clear()
-            story.failed.clear()
         return story
 
     def _waits(

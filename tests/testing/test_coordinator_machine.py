@@ -53,6 +53,23 @@ def test_no_order_of_verbs_faults_and_crashes_breaks_a_promise() -> None:
     assert len(every & set(CoordinatorMachine.taken)) > len(every) / 3, "it hardly goes anywhere"
 
 
+def test_a_death_that_was_recorded_stands_when_the_next_takes_over() -> None:
+    """S3 asks nothing more of an instance that has died, whoever drove the operation then."""
+    machine = CoordinatorMachine()
+    try:
+        machine.prepare(deeds=(), pace=0)
+        machine.body_ends(pace=None)
+        machine.prepare(deeds=(), pace=0)
+        machine.fault(number=1, call="resume", fault="it breaks")
+        machine.instance_is_cut_off(number=0)
+        for _ in range(3):
+            machine.body_ends(pace=3.0)
+        machine.instance_dies(number=0)
+        machine.body_ends(pace=3.0)
+    finally:
+        machine.teardown()
+
+
 class Remembering(CoordinatorMachine):
     """Keeps what its runs have recorded, without the ids that are drawn anew each time."""
 
