@@ -8,13 +8,14 @@ every option spelled out and no model registered: the library moves a cursor tha
 firing. Its callbacks are the chart's guards and one recorder, nothing else, because a callback
 that fails after the move would leave half a transition.
 
-`CompiledChart` is the same table read out of the library once. It exists for the call chart alone,
-through which ten thousand replies pass; it takes no guards.
+`CompiledChart` is the same table read out of the library once. It exists for the charts that every
+message passes through, those of calls and of participants; the charts of operations, which are
+fired a few times in an operation, stay on the library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -61,12 +62,29 @@ class _Cursor:
         return self._state
 
 
+class _Condition:
+    """A guard as the library asks it: the library compares what it gets with True."""
+
+    def __init__(self, name: str, guard: Guard) -> None:
+        self.name = name
+        self._guard = guard
+
+    def __call__(self, event: transitions.EventData) -> bool:
+        cursor = event.model
+        assert isinstance(cursor, _Cursor)
+        verdict = _require_verdict(self.name, self._guard(cursor.facts))
+        if not verdict.allowed and cursor.refused is None:
+            cursor.refused = _refusal(cursor.at, cursor.trigger, self.name, verdict)
+        return bool(verdict.allowed)
+
+
 class Link(NamedTuple):
     """One transition as the library holds it."""
 
     source: str
     trigger: str
     dest: str | None
+    guard: str | None
 
 
 class ChartMachine:
@@ -101,7 +119,9 @@ class ChartMachine:
                     "trigger": trigger,
                     "source": state.name,
                     "dest": edge.to,
-                    "conditions": [_condition(edge.guard, guards)] if edge.guard else [],
+                    "conditions": [_Condition(edge.guard, guards[edge.guard])]
+                    if edge.guard
+                    else [],
                 }
                 for state in chart.states.values()
                 for trigger, edges in state.on.items()
@@ -151,18 +171,29 @@ class ChartMachine:
         """Yield the transitions that the library holds, in its order."""
         for trigger, event in self._machine.events.items():
             for found in self._machine.get_transitions(trigger):
-                yield Link(found.source, event.name, found.dest)
+                asked = [condition.func for condition in found.conditions]
+                guard = next((one.name for one in asked if isinstance(one, _Condition)), None)
+                yield Link(found.source, event.name, found.dest, guard)
+
+
+class _Way(NamedTuple):
+    """One edge as a table holds it, with the guard that it asks, if any."""
+
+    fired: Fired
+    guard: tuple[str, Guard] | None
 
 
 class CompiledChart:
     """
-    A chart without guards as one dictionary, a look-up per firing.
+    A chart as one dictionary: a look-up per firing, and whatever its guards take.
 
     Attributes:
         chart: The chart that is fired.
     """
 
-    def __init__(self, chart: Chart, table: Mapping[tuple[str, str], Fired | Ignored]) -> None:
+    def __init__(
+        self, chart: Chart, table: Mapping[tuple[str, str], Fired | Ignored | tuple[_Way, ...]]
+    ) -> None:
         self.chart = chart
         self._table = dict(table)
 
@@ -173,42 +204,62 @@ class CompiledChart:
         Args:
             state: Where the caller stands.
             trigger: What happened.
-            facts: Not looked at, there are no guards.
+            facts: What the guards may look at.
 
         Raises:
             IllegalTransition: The chart has neither an edge nor an ignore for the pair.
             ValueError: The chart has no such state or no such trigger.
+            TypeError: A guard returned something other than a `Verdict`.
+
+        Whatever a guard raises is passed on as it is.
         """
-        outcome = self._table.get((state, trigger))
-        if outcome is None:
+        found = self._table.get((state, trigger))
+        if found is None:
             _require_known(self.chart, state, trigger)
             return _without_edge(self.chart, state, trigger)
-        return outcome
+        return _chosen(found, facts) if isinstance(found, tuple) else found
 
 
-def compile_chart(chart: Chart) -> CompiledChart:
+def _chosen(ways: tuple[_Way, ...], facts: Facts) -> Fired | Refused:
+    """Ask the guards of one pair in order, and none after the one that allows."""
+    refused: Refused | None = None
+    for fired, guard in ways:
+        if guard is None:
+            return fired
+        name, ask = guard
+        verdict = _require_verdict(name, ask(facts))
+        if verdict.allowed:
+            return fired
+        refused = refused or _refusal(fired.source, fired.trigger, name, verdict)
+    assert refused is not None, "a pair without ways is not in the table"
+    return refused
+
+
+def compile_chart(chart: Chart, guards: Mapping[str, Guard] = NO_GUARDS) -> CompiledChart:
     """
     Read a chart's table out of the library, for charts that are fired very often.
 
     Args:
-        chart: A sound chart without guards.
+        chart: A sound chart.
+        guards: Every guard that the chart names, and no other.
 
     Raises:
-        ChartError: The chart has problems, or names guards: a table cannot ask them.
+        ChartError: The chart has problems, or the guards are not those that it names.
     """
-    if chart.guards:
-        raise ChartError(
-            f"chart {chart.name}: cannot be compiled, it names guards: {', '.join(chart.guards)}; "
-            "use ChartMachine"
-        )
-    machine = ChartMachine(chart)
-    pairs = [(link.source, link.trigger) for link in machine.links()]
-    pairs += [(state.name, trigger) for state in chart.states.values() for trigger in state.ignore]
-    table: dict[tuple[str, str], Fired | Ignored] = {}
-    for state, trigger in pairs:
-        outcome = machine.fire(state, trigger)
-        assert not isinstance(outcome, Refused), "a chart without guards refuses nothing"
-        table[state, trigger] = outcome
+    machine = ChartMachine(chart, guards)
+    ways: dict[tuple[str, str], list[_Way]] = {}
+    for source, trigger, dest, name in machine.links():
+        assert dest is not None, "every edge of a chart has a target"
+        fired = Fired(source=source, trigger=trigger, dest=dest)
+        guard = None if name is None else (name, guards[name])
+        ways.setdefault((source, trigger), []).append(_Way(fired, guard))
+    table: dict[tuple[str, str], Fired | Ignored | tuple[_Way, ...]] = {
+        pair: found[0].fired if found[0].guard is None else tuple(found)
+        for pair, found in ways.items()
+    }
+    for state in chart.states.values():
+        for trigger in state.ignore:
+            table[state.name, trigger] = _without_edge(chart, state.name, trigger)
     return CompiledChart(chart, table)
 
 
@@ -223,34 +274,18 @@ def machine_for(chart: Chart, guards: Mapping[str, Guard] = NO_GUARDS) -> Machin
     Raises:
         ChartError: The chart has problems, or the guards are not those that it names.
 
-    Charts of scope `call` without guards are compiled: they are fired once per reply, the others
-    a few times per operation.
+    Charts of calls and participants are compiled, they are fired with every message; those of
+    operations a few times in each.
     """
-    if chart.scope == "call" and not chart.guards:
-        _require_guards(chart, guards)
-        return compile_chart(chart)
-    return ChartMachine(chart, guards)
+    if chart.scope == "operation":
+        return ChartMachine(chart, guards)
+    return compile_chart(chart, guards)
 
 
-def _condition(name: str, guards: Mapping[str, Guard]) -> Callable[[transitions.EventData], bool]:
-    """Return a condition for the library, which compares what it gets with True."""
-    guard = guards[name]
-
-    def condition(event: transitions.EventData) -> bool:
-        cursor = event.model
-        assert isinstance(cursor, _Cursor)
-        verdict = _require_verdict(name, guard(cursor.facts))
-        if not verdict.allowed and cursor.refused is None:
-            cursor.refused = Refused(
-                source=cursor.at,
-                trigger=cursor.trigger,
-                guard=name,
-                reason=verdict.reason,
-                code=verdict.code,
-            )
-        return bool(verdict.allowed)
-
-    return condition
+def _refusal(state: str, trigger: str, guard: str, verdict: Verdict) -> Refused:
+    return Refused(
+        source=state, trigger=trigger, guard=guard, reason=verdict.reason, code=verdict.code
+    )
 
 
 def _require_verdict(name: str, value: object) -> Verdict:

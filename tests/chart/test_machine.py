@@ -1,9 +1,10 @@
 """What fires, fires as the chart says; everything else leaves no trace."""
 
+import itertools
 import logging
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,7 +39,11 @@ from tests.chart.samples import CALL, OPERATION, PARTICIPANT, broken
 YES = Verdict(allowed=True)
 NO = Verdict(allowed=False, reason="not today", code="closed")
 
-GUARD_FREE = tuple(name for name in chart_names() if not load_chart(name).guards)
+
+Build = Callable[[Chart, Mapping[str, Guard]], Machine]
+
+both_machines = pytest.mark.parametrize("build", [ChartMachine, compile_chart])
+"""What guards say is heard by the library and by the table that is read out of it."""
 
 
 def always(verdict: Verdict) -> Guard:
@@ -97,11 +102,17 @@ def test_full_product_with_every_guard_refusing(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", GUARD_FREE)
+@pytest.mark.parametrize("name", chart_names())
 def test_compiled_table_agrees_with_the_library(name: str) -> None:
-    """The compiled chart and the library give the same outcome and error for each pair."""
+    """Table and library agree on each pair for all that the guards may say, and refuse alike."""
     chart = load_chart(name)
-    assert everything(compile_chart(chart)) == everything(ChartMachine(chart))
+    for verdicts in itertools.product((True, False), repeat=len(chart.guards)):
+        guards = {
+            guard: always(Verdict(allowed=allowed, reason=f"{guard} says no", code=guard))
+            for guard, allowed in zip(chart.guards, verdicts, strict=True)
+        }
+        compiled, library = compile_chart(chart, guards), ChartMachine(chart, guards)
+        assert everything(compiled) == everything(library)
 
 
 @pytest.mark.parametrize("name", chart_names())
@@ -124,12 +135,12 @@ def test_library_holds_exactly_the_charts_edges(name: str) -> None:
     assert library.models == []
 
 
-def test_only_the_call_chart_is_compiled() -> None:
-    """Calls go through the table, operations and participants through the library."""
+def test_operations_stay_on_the_library() -> None:
+    """Calls and participants go through a table, operations through the library."""
     for name in chart_names():
         chart = load_chart(name)
         machine = machine_for(chart, {guard: always(YES) for guard in chart.guards})
-        expected = CompiledChart if name == "call" else ChartMachine
+        expected = ChartMachine if chart.scope == "operation" else CompiledChart
         assert type(machine) is expected
         assert machine.chart is chart
 
@@ -142,22 +153,14 @@ def test_guards_that_no_edge_asks_are_refused(build: Any, text: str) -> None:
         build(parse_chart(text, "x.toml"), {"extra": always(YES)})
 
 
-def test_missing_and_misspelt_guards_are_refused_together() -> None:
+@both_machines
+def test_missing_and_misspelt_guards_are_refused_together(build: Build) -> None:
     """Both the guard that is missing and the one that was meant for it are named."""
     chart = parse_chart(PARTICIPANT, "x.toml")
     with pytest.raises(ChartError) as caught:
-        ChartMachine(chart, {"knwon": always(YES), "paid": always(YES)})
+        build(chart, {"knwon": always(YES), "paid": always(YES)})
     assert str(caught.value) == (
         "chart door: guard 'known' is not given; there is no guard 'knwon'; did you mean 'known'?"
-    )
-
-
-def test_charts_with_guards_are_not_compiled() -> None:
-    """A table cannot ask guards, and says so."""
-    with pytest.raises(ChartError) as caught:
-        compile_chart(parse_chart(PARTICIPANT, "x.toml"))
-    assert str(caught.value) == (
-        "chart door: cannot be compiled, it names guards: known, paid; use ChartMachine"
     )
 
 
@@ -178,7 +181,7 @@ def test_unsound_chart_is_not_built() -> None:
         assert all(line.startswith("chart call: states.") for line in lines)
 
 
-def test_call_scope_with_guards_stays_on_the_library() -> None:
+def test_call_chart_with_guards_asks_them() -> None:
     """A guard in a call chart is asked, not compiled away."""
     text = broken(CALL, 'on.dial = "ringing"', 'on.dial = [{ to = "ringing", guard = "free" }]')
     text = broken(text, "[states.idle]", '[guards]\nfree = "the line is free"\n[states.idle]')
@@ -217,29 +220,33 @@ def test_illegal_trigger_names_what_is_legal() -> None:
 DOOR = parse_chart(PARTICIPANT, "door.toml")
 
 
-def test_first_guard_speaks_for_a_refusal() -> None:
+@both_machines
+def test_first_guard_speaks_for_a_refusal(build: Build) -> None:
     """Where every guard refuses, guard, reason and code are those of the first edge."""
     other = Verdict(allowed=False, reason="no coin", code="unpaid")
-    machine = ChartMachine(DOOR, {"known": always(NO), "paid": always(other)})
+    machine = build(DOOR, {"known": always(NO), "paid": always(other)})
     assert machine.fire("shut", "knock") == Refused(
         source="shut", trigger="knock", guard="known", reason="not today", code="closed"
     )
 
 
-def test_second_edge_is_taken_when_the_first_is_refused() -> None:
+@both_machines
+def test_second_edge_is_taken_when_the_first_is_refused(build: Build) -> None:
     """A refused first edge leaves nothing in the outcome of the second one."""
-    machine = ChartMachine(DOOR, {"known": always(NO), "paid": always(YES)})
+    machine = build(DOOR, {"known": always(NO), "paid": always(YES)})
     assert machine.fire("shut", "knock") == Fired(source="shut", trigger="knock", dest="taken")
     assert machine.fire("taken", "knock") == Fired(source="taken", trigger="knock", dest="shut")
 
 
-def test_guarded_self_transition_fires() -> None:
+@both_machines
+def test_guarded_self_transition_fires(build: Build) -> None:
     """An edge back to its own state is a transition, with the guard's word deciding."""
-    allowed = ChartMachine(DOOR, {"known": always(YES), "paid": always(NO)})
+    allowed = build(DOOR, {"known": always(YES), "paid": always(NO)})
     assert allowed.fire("taken", "knock") == Fired(source="taken", trigger="knock", dest="taken")
 
 
-def test_guards_see_the_facts_and_only_until_one_allows() -> None:
+@both_machines
+def test_guards_see_the_facts_and_only_until_one_allows(build: Build) -> None:
     """Guards are asked in order with the caller's facts, and none after the one that allows."""
     asked: list[tuple[str, Mapping[str, Any]]] = []
 
@@ -250,7 +257,7 @@ def test_guards_see_the_facts_and_only_until_one_allows() -> None:
 
         return guard
 
-    machine = ChartMachine(DOOR, {name: remembering(name) for name in DOOR.guards})
+    machine = build(DOOR, {name: remembering(name) for name in DOOR.guards})
     facts = {"who": "known"}
     assert isinstance(machine.fire("shut", "knock", facts), Fired)
     assert asked == [("known", facts)]
@@ -259,7 +266,8 @@ def test_guards_see_the_facts_and_only_until_one_allows() -> None:
     assert [name for name, _ in asked] == ["known", "paid"]
 
 
-def test_one_machine_serves_threads_and_nested_firings() -> None:
+@both_machines
+def test_one_machine_serves_threads_and_nested_firings(build: Build) -> None:
     """Firings that overlap in time, or one inside the other, each get their own outcome."""
     both_inside = threading.Barrier(2, timeout=30)
 
@@ -269,7 +277,7 @@ def test_one_machine_serves_threads_and_nested_firings() -> None:
         assert isinstance(inner, Ignored)
         return Verdict(allowed=facts["who"] == "friend", reason=facts["who"])
 
-    machine = ChartMachine(DOOR, {"known": known, "paid": always(NO)})
+    machine = build(DOOR, {"known": known, "paid": always(NO)})
     with ThreadPoolExecutor(2) as pool:
         friend = pool.submit(machine.fire, "shut", "knock", {"who": "friend"})
         stranger = pool.submit(machine.fire, "shut", "knock", {"who": "stranger"})
@@ -279,7 +287,8 @@ def test_one_machine_serves_threads_and_nested_firings() -> None:
     assert refused.reason == "stranger"
 
 
-def test_guards_see_no_facts_where_none_are_given() -> None:
+@both_machines
+def test_guards_see_no_facts_where_none_are_given(build: Build) -> None:
     """A guard is asked with an empty table where whoever fires has nothing to say."""
     asked: list[Mapping[str, Any]] = []
 
@@ -287,15 +296,16 @@ def test_guards_see_no_facts_where_none_are_given() -> None:
         asked.append(facts)
         return YES
 
-    machine = ChartMachine(DOOR, {"known": guard, "paid": always(NO)})
+    machine = build(DOOR, {"known": guard, "paid": always(NO)})
     machine.fire("shut", "knock")
     assert asked == [{}]
 
 
-def test_a_guard_need_not_say_why() -> None:
+@both_machines
+def test_a_guard_need_not_say_why(build: Build) -> None:
     """A refusal without a reason and a code has neither, not one that nobody gave."""
     bare = always(Verdict(allowed=False))
-    machine = ChartMachine(DOOR, {"known": bare, "paid": bare})
+    machine = build(DOOR, {"known": bare, "paid": bare})
     refused = machine.fire("shut", "knock")
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.code) == ("", "")
@@ -305,8 +315,9 @@ class GuardBroke(BaseException):
     """What a guard may raise; not even an Exception."""
 
 
+@both_machines
 @pytest.mark.parametrize("error", [GuardBroke(), KeyError("x"), KeyboardInterrupt()])
-def test_what_a_guard_raises_is_passed_on(error: BaseException) -> None:
+def test_what_a_guard_raises_is_passed_on(error: BaseException, build: Build) -> None:
     """An error of a guard leaves as itself, and the machine goes on as before."""
     broken_now = [True]
 
@@ -315,7 +326,7 @@ def test_what_a_guard_raises_is_passed_on(error: BaseException) -> None:
             raise error
         return YES
 
-    machine = ChartMachine(DOOR, {"known": guard, "paid": always(YES)})
+    machine = build(DOOR, {"known": guard, "paid": always(YES)})
     with pytest.raises(type(error)) as caught:
         machine.fire("shut", "knock")
     assert caught.value is error
@@ -323,10 +334,11 @@ def test_what_a_guard_raises_is_passed_on(error: BaseException) -> None:
     assert machine.fire("shut", "knock") == Fired(source="shut", trigger="knock", dest="taken")
 
 
+@both_machines
 @pytest.mark.parametrize("answer", [True, 1, "yes", None])
-def test_guard_must_return_a_verdict(answer: Any) -> None:
+def test_guard_must_return_a_verdict(answer: Any, build: Build) -> None:
     """A bare truth value is refused by name, not taken for consent."""
-    machine = ChartMachine(DOOR, {"known": lambda facts: answer, "paid": always(YES)})
+    machine = build(DOOR, {"known": lambda facts: answer, "paid": always(YES)})
     with pytest.raises(TypeError) as caught:
         machine.fire("shut", "knock")
     assert str(caught.value) == f"guard 'known' returned {answer!r}, not a Verdict"
@@ -391,6 +403,7 @@ def test_first_allowed_edge_wins(verdicts: list[bool], has_default: bool) -> Non
         for guard, allowed in zip(guards, verdicts, strict=True)
     }
     outcome = ChartMachine(chart, given_guards).fire("home", "go")
+    assert outcome == compile_chart(chart, given_guards).fire("home", "go")
     chosen = next(
         (index for index, allowed in enumerate([*verdicts, has_default]) if allowed), None
     )
