@@ -64,7 +64,10 @@ class Calls:
 
     def count(self, *states: str) -> int:
         """Return how many instances are in one of `states`."""
-        return sum(self.tally.get(state, 0) for state in states)
+        tally, count = self.tally, 0
+        for state in states:
+            count += tally.get(state, 0)
+        return count
 
     def moved(self, instance: str, call: CallState) -> Calls:
         """Return these calls with one instance's replaced."""
@@ -112,7 +115,14 @@ def moved_call(before: CallState, entry: Entry) -> CallState:
         failure = FailureRecord(**entry.facts["failure"])
     else:
         failure = None
-    return attrs.evolve(before, state=entry.dest, failure=failure, abandoned=abandoned)
+    return CallState(
+        state=entry.dest,
+        ask=before.ask,
+        deadline_ts=before.deadline_ts,
+        deadline_at_s=before.deadline_at_s,
+        failure=failure,
+        abandoned=abandoned,
+    )
 
 
 _FAILURES = frozenset({"fail", "die", "expire"})

@@ -331,7 +331,7 @@ class Driver:
         self._take_reply(key, outcome="failed", failure=record_of(error))
 
     def _take_reply(self, key: AskKey, **reply: Any) -> None:
-        about = attrs.asdict(key)
+        about = {"call": key.call, "instance": key.instance, "ask": key.ask}
         self._put(Replied(moment=self._now(), **about, **reply))
 
     def _take_interrupt(self, interrupt: BaseException) -> None:
