@@ -331,8 +331,8 @@ class Driver:
         self._take_reply(key, outcome="failed", failure=record_of(error))
 
     def _take_reply(self, key: AskKey, **reply: Any) -> None:
-        about = {"call": key.call, "instance": key.instance, "ask": key.ask}
-        self._put(Replied(moment=self._now(), **about, **reply))
+        moment, call, instance, ask = self._now(), key.call, key.instance, key.ask
+        self._put(Replied(moment=moment, call=call, instance=instance, ask=ask, **reply))
 
     def _take_interrupt(self, interrupt: BaseException) -> None:
         """A Ctrl-C that landed in a call interrupts the operation, not the event loop."""
