@@ -16,13 +16,14 @@ shortened. A mark is raised before anything is stopped and lowered by nothing bu
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
 from rpds import HashTrieMap
 
-from gymckpt.chart import ChartMachine, Facts, Fired, Ignored, Refused, load_chart
+from gymckpt.chart import Facts, Fired, Machine, Refused, load_chart, machine_for
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id, require_rollout_id
 from gymckpt.errors import IllegalTransition, ParticipantRefused
 from gymckpt.participant.guards import GUARDS, why_illegal
@@ -38,6 +39,10 @@ STALE_IDS_MAX = 64
 
 RecordedCall = Literal["prepare", "commit", "restore"]
 """A call whose answer is kept until resume, and repeated to whoever asks the same again."""
+
+
+_OUTLASTING = ("stale_ids", "marks", "newest")
+"""What a participant remembers when it reopens."""
 
 
 def _nothing() -> HashTrieMap[str, Any]:
@@ -66,9 +71,9 @@ class ControlState:
 
 
 @functools.cache
-def _machine() -> ChartMachine:
+def _machine() -> Machine:
     """Return the one machine of this process; it keeps no state of its own."""
-    return ChartMachine(load_chart("participant"), GUARDS)
+    return machine_for(load_chart("participant"), GUARDS)
 
 
 class ControlPlane:
@@ -132,7 +137,7 @@ class ControlPlane:
         Returns:
             The recorded answer, or None while it is still to be parked.
         """
-        self._call("prepare", checkpoint_id, deadline_ts, now_ts)
+        self._call("prepare", checkpoint_id, deadline_ts, now_ts, {})
         return self.recorded("prepare")
 
     def ready(self, checkpoint_id: str) -> None:
@@ -147,7 +152,7 @@ class ControlPlane:
 
     def renew(self, checkpoint_id: str, *, deadline_ts: float, now_ts: float) -> None:
         """Extend the lease of the holder."""
-        self._call("renew", checkpoint_id, deadline_ts, now_ts)
+        self._call("renew", checkpoint_id, deadline_ts, now_ts, {})
 
     def commit(
         self, checkpoint_id: str, request: object, *, deadline_ts: float, now_ts: float
@@ -205,8 +210,7 @@ class ControlPlane:
         require_operation_id(checkpoint_id, "checkpoint id")
         self.expire(now_ts)
         before = self._state.checkpoint_id
-        self._move("resume", checkpoint_id, {})
-        self._fence(checkpoint_id)
+        self._move("resume", checkpoint_id, {}, stale_ids=self._fenced(checkpoint_id))
         return before is not None and self.is_open
 
     def expire(self, now_ts: float) -> str | None:
@@ -219,8 +223,7 @@ class ControlPlane:
         holder, lease_expires_ts = self._state.checkpoint_id, self._state.lease_expires_ts
         if holder is None or lease_expires_ts is None or now_ts < lease_expires_ts:
             return None
-        self._move("expire", holder, {})
-        self._fence(holder)
+        self._move("expire", holder, {}, stale_ids=self._fenced(holder))
         return holder
 
     # --- attempts ---------------------------------------------------------------------------
@@ -239,11 +242,11 @@ class ControlPlane:
         nothing_new = all(
             episode.attempt <= marks.get(episode.rollout_id, -1) for episode in listed
         )
-        self._call("retire", checkpoint_id, deadline_ts, now_ts, nothing_new=nothing_new)
         for episode in listed:
             highest = max(episode.attempt, marks.get(episode.rollout_id, -1))
             marks = marks.insert(episode.rollout_id, highest)
-        self._state = attrs.evolve(self._state, marks=marks)
+        facts = {"nothing_new": nothing_new}
+        self._call("retire", checkpoint_id, deadline_ts, now_ts, facts, marks=marks)
 
     def forget(
         self,
@@ -255,11 +258,10 @@ class ControlPlane:
     ) -> None:
         """Drop all that is remembered of these rollouts, which are finished for good."""
         listed = [require_rollout_id(rollout_id) for rollout_id in rollout_ids]
-        self._call("forget", checkpoint_id, deadline_ts, now_ts)
         marks, newest = self._state.marks, self._state.newest
         for rollout_id in listed:
             marks, newest = marks.discard(rollout_id), newest.discard(rollout_id)
-        self._state = attrs.evolve(self._state, marks=marks, newest=newest)
+        self._call("forget", checkpoint_id, deadline_ts, now_ts, {}, marks=marks, newest=newest)
 
     def require_current(self, episode: EnvironmentEpisode) -> None:
         """
@@ -326,64 +328,70 @@ class ControlPlane:
         deadline_ts: float,
         now_ts: float,
     ) -> Any:
-        asked = self._state.requests.get(call)
-        self._call(call, checkpoint_id, deadline_ts, now_ts, same_request=asked in (None, request))
-        requests = self._state.requests.insert(call, request)
-        self._state = attrs.evolve(self._state, requests=requests)
+        self.expire(now_ts)
+        known = self._state.requests
+        facts = {"same_request": known.get(call) in (None, request)}
+        requests = known.insert(call, request)
+        self._call(call, checkpoint_id, deadline_ts, now_ts, facts, requests=requests)
         return self.recorded(call)
 
     def _call(
-        self, call: str, checkpoint_id: str, deadline_ts: float, now_ts: float, **facts: bool
+        self, call: str, wire_id: str, deadline_ts: float, now_ts: float, facts: Facts, **new: Any
     ) -> None:
         """Check the arguments, let a dead lease go, take the call and extend the lease."""
-        require_operation_id(checkpoint_id, "checkpoint id")
+        require_operation_id(wire_id, "checkpoint id")
         deadline_ts = require_seconds(deadline_ts, "deadline_ts")
         self.expire(now_ts)
-        self._move(call, checkpoint_id, {**facts, "late_s": now_ts - deadline_ts})
-        if not self.is_open:
-            lease_expires_ts = deadline_ts + self.grace_s
-            if self._state.lease_expires_ts is not None:
-                lease_expires_ts = max(lease_expires_ts, self._state.lease_expires_ts)
-            self._state = attrs.evolve(self._state, lease_expires_ts=lease_expires_ts)
+        lease_ts = self._state.lease_expires_ts or -math.inf
+        new["lease_expires_ts"] = max(lease_ts, deadline_ts + self.grace_s)
+        self._move(call, wire_id, {"late_s": now_ts - deadline_ts, **facts}, **new)
 
-    def _move(self, trigger: str, checkpoint_id: str, facts: Facts) -> None:
-        """Fire one trigger; this alone changes the phase and who holds the participant."""
+    def _move(self, trigger: str, checkpoint_id: str, facts: Facts, **new: Any) -> None:
+        """
+        Fire one trigger; this alone changes the phase and who holds the participant.
+
+        `new` replaces fields along with the move, but for those that mean nothing while it is open.
+        """
         state = self._state
         known = {
             "server": self.server,
             "phase": state.phase,
             "checkpoint_id": checkpoint_id,
             "holder": state.checkpoint_id,
-            "stale": checkpoint_id in state.stale_ids,
+            "stale_ids": state.stale_ids,
+            **facts,
         }
         try:
-            outcome = _machine().fire(state.phase, trigger, {**known, **facts})
+            outcome = _machine().fire(state.phase, trigger, known)
         except IllegalTransition as error:
             verdict = why_illegal(known, trigger, error.legal)
             raise ParticipantRefused(verdict.code, verdict.reason) from None
         if isinstance(outcome, Refused):
             raise ParticipantRefused(outcome.code, outcome.reason)
-        if isinstance(outcome, Ignored) or outcome.source == outcome.dest:
-            return
-        self._state = self._entered(outcome, checkpoint_id)
+        if isinstance(outcome, Fired):
+            self._state = _entered(state, outcome, checkpoint_id, new)
 
-    def _entered(self, fired: Fired, checkpoint_id: str) -> ControlState:
-        if fired.dest != _machine().chart.initial:
-            return attrs.evolve(self._state, phase=fired.dest, checkpoint_id=checkpoint_id)
-        return ControlState(
-            phase=fired.dest,
-            stale_ids=self._state.stale_ids,
-            marks=self._state.marks,
-            newest=self._state.newest,
-        )
-
-    def _fence(self, checkpoint_id: str) -> None:
-        others = tuple(known for known in self._state.stale_ids if known != checkpoint_id)
-        stale_ids = (*others, checkpoint_id)[-STALE_IDS_MAX:]
-        self._state = attrs.evolve(self._state, stale_ids=stale_ids)
+    def _fenced(self, checkpoint_id: str) -> tuple[str, ...]:
+        """Return the stale ids with one more, as the latest."""
+        stale_ids = self._state.stale_ids
+        if checkpoint_id in stale_ids:
+            stale_ids = tuple(known for known in stale_ids if known != checkpoint_id)
+        return (*stale_ids, checkpoint_id)[-STALE_IDS_MAX:]
 
     def _require_holder(self, checkpoint_id: str) -> None:
         if not self.holds(checkpoint_id):
             raise ParticipantRefused(
                 "stale_checkpoint", f"{self.server}: {checkpoint_id!r} was resumed meanwhile"
             )
+
+
+def _entered(
+    state: ControlState, fired: Fired, checkpoint_id: str, new: Mapping[str, Any]
+) -> ControlState:
+    """Return the state after a move: open again with what outlasts it, or held as before."""
+    if fired.dest == _machine().chart.initial:
+        kept = {name: new.get(name, getattr(state, name)) for name in _OUTLASTING}
+        return ControlState(phase=fired.dest, **kept)
+    if fired.dest != fired.source:
+        new = {**new, "phase": fired.dest, "checkpoint_id": checkpoint_id}
+    return attrs.evolve(state, **new) if new else state

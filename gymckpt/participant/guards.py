@@ -26,7 +26,7 @@ def _refusal(facts: Facts, code: str, why: str) -> Verdict:
 
 
 def _fresh_id(facts: Facts) -> Verdict:
-    if facts["stale"]:
+    if facts["checkpoint_id"] in facts["stale_ids"]:
         return _refusal(
             facts, "stale_checkpoint", "it was resumed already, and an id is never used again"
         )

@@ -375,6 +375,6 @@ def test_a_resume_always_has_exactly_one_edge(holder: str | None, stale: bool) -
     """An id either holds the plane or does not: the two guards of a resume never agree."""
     facts = {
         "server": "server", "phase": "prepared", "checkpoint_id": "a", "holder": holder,
-        "stale": stale,
+        "stale_ids": ("a",) if stale else (),
     }  # fmt: skip
     assert GUARDS["same_id"](facts).allowed != GUARDS["other_id"](facts).allowed
