@@ -157,7 +157,7 @@ def instance_directory(root: str | Path, instance_id: str) -> Path:
         ValueError: It is no instance id, or its shard is no plain path component.
     """
     shard, _, replica = require_instance_id(instance_id).partition("/")
-    return Path(root) / _INSTANCES_DIRECTORY / shard / replica
+    return Path(root, _INSTANCES_DIRECTORY, shard, replica)
 
 
 def _check_rollout_id(_episode: object, _attribute: object, value: Any) -> None:

@@ -22,8 +22,8 @@ import gymnasium
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show, text_of
 from gymckpt.participant.policies import Policy, PolicyFactory, json_of, native_action
+from gymckpt.participant.record_json import Record, require_fields
 from gymckpt.participant.servers import Kind
-from gymckpt.participant.store import Record, require_fields
 
 __all__ = ["EpisodeReply", "GymnasiumEpisode", "Plan", "RowSink", "plan_of", "row_key"]
 

@@ -15,6 +15,7 @@ itself stays an `OSError`. All functions block: call them in a thread.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -24,15 +25,16 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import BinaryIO
 
 import attrs
 
 from gymckpt.episodes import instance_directory, require_instance_id, require_operation_id
 from gymckpt.errors import ParticipantRefused, show, text_of
+from gymckpt.participant.record_json import Record, parse, require_fields, require_object
 from gymckpt.participant.servers import KINDS, Kind, require_server_name
 
-__all__ = ["MANIFEST_FILE", "Record", "RecordsManifest", "RecordsStore", "require_fields"]
+__all__ = ["MANIFEST_FILE", "Record", "RecordsManifest", "RecordsStore"]
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -45,9 +47,6 @@ RECORD_BYTES_MAX = 64 * 1024 * 1024
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ENOTDIR})
-
-Record = dict[str, Any]
-"""One JSON object: str, int, finite float, bool, None, lists and string-keyed objects."""
 
 
 @attrs.frozen(kw_only=True)
@@ -64,40 +63,18 @@ class RecordsManifest:
 
     def encode(self) -> bytes:
         """Return the one form in which this manifest is ever written."""
-        return (json.dumps(attrs.asdict(self), indent=2, sort_keys=True) + "\n").encode()
+        # As `json.dumps` with an indent does, which would take a Python function for each field.
+        lines = (f'  "{name}": {json.dumps(getattr(self, name))}' for name in _MANIFEST_FIELDS)
+        return "{{\n{}\n}}\n".format(",\n".join(lines)).encode()
 
 
 _MANIFEST_TYPES: dict[str, type] = {
     field.name: int if field.name in {"record_count", "schema_version"} else str
     for field in attrs.fields(RecordsManifest)
 }
+_MANIFEST_FIELDS = sorted(_MANIFEST_TYPES)
 
-
-def require_fields(raw: object, types: dict[str, type], where: str) -> dict[str, Any]:
-    """
-    Return `raw` if it is an object with exactly these fields, each of exactly its type.
-
-    Args:
-        raw: What was parsed.
-        types: Field to type; `True` is no int and `1` is no float.
-        where: What to call the object in the error, beginning with its file.
-
-    Raises:
-        ValueError: It is no object, a field is missing, unknown, or of another type.
-    """
-    fields = _require_object(raw, where)
-    missing, unknown = sorted(types.keys() - fields.keys()), sorted(fields.keys() - types.keys())
-    if missing or unknown:
-        raise ValueError(
-            f"{where}: fields missing: {', '.join(missing) or 'none'}; "
-            f"unknown: {text_of(', '.join(unknown))[:200] or 'none'}"
-        )
-    for name, expected in types.items():
-        if type(fields[name]) is not expected:
-            raise ValueError(
-                f"{where}: {name} must be of type {expected.__name__}, not {show(fields[name])}"
-            )
-    return fields
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @attrs.frozen
@@ -120,7 +97,8 @@ class RecordsStore:
 
     def __attrs_post_init__(self) -> None:
         instance = instance_directory(self.root, self.instance_id)
-        object.__setattr__(self, "directory", instance / "gym" / self.kind / self.server)
+        directory = instance.joinpath("gym", self.kind, self.server)
+        object.__setattr__(self, "directory", directory)
 
     def write(
         self, checkpoint_id: str, records: Iterable[Record], *, stop: Callable[[], bool]
@@ -145,7 +123,7 @@ class RecordsStore:
         """
         require_operation_id(checkpoint_id, "checkpoint id")
         self._make_directory()
-        temporary = self.directory / f".records-{uuid.uuid4().hex}.tmp"
+        temporary = self._at(f".records-{uuid.uuid4().hex}.tmp")
         try:
             digest, count = _write_lines(temporary, records, stop)
             manifest = RecordsManifest(
@@ -156,12 +134,13 @@ class RecordsStore:
                 records_sha256=digest,
                 record_count=count,
             )
-            if os.path.lexists(self.directory / MANIFEST_FILE):
+            if os.path.lexists(self._at(MANIFEST_FILE)):
                 self._require_standing(manifest)
-            temporary.replace(self.directory / manifest.records_file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _flush_directory(self.directory)
+            os.replace(temporary, self._at(manifest.records_file))
+        except BaseException:
+            _remove(temporary)
+            raise
+        _flush_directory(str(self.directory))
         self._publish(manifest, stop)
         return manifest
 
@@ -181,7 +160,7 @@ class RecordsStore:
         """
         self._require_contained()
         manifest = self._read_manifest()
-        path = self.directory / MANIFEST_FILE
+        path = self._at(MANIFEST_FILE)
         for name, found, expected in (
             ("kind", manifest.kind, self.kind),
             ("server", manifest.server, self.server),
@@ -191,22 +170,28 @@ class RecordsStore:
                 raise ValueError(f"{path}: {name} is {show(found)}, expected {show(expected)}")
         return self._read_records(manifest, wanted)
 
+    def _at(self, name: str) -> str:
+        """Return the path of one file of the directory; `pathlib` would parse it anew."""
+        return f"{self.directory}{os.sep}{name}"
+
     # --- writing ----------------------------------------------------------------------------
 
     def _make_directory(self) -> None:
-        absent: list[Path] = []
-        directory = self.directory
-        while not directory.is_dir() and directory != directory.parent:
+        absent: list[str] = []
+        directory = str(self.directory)
+        while not os.path.isdir(directory):
             absent.append(directory)
-            directory = directory.parent
-        for directory in reversed(absent):
-            directory.mkdir(exist_ok=True)
-            _flush_directory(directory.parent)
+            directory = os.path.dirname(directory) or os.curdir
+        for made in reversed(absent):
+            with contextlib.suppress(FileExistsError):  # by another writer, or is no directory
+                os.mkdir(made)
+            _flush_directory(directory)
+            directory = made
         self._require_contained()
 
     def _publish(self, manifest: RecordsManifest, stop: Callable[[], bool]) -> None:
         """Create the manifest unless one stands; hard links decide between racing writers."""
-        temporary = self.directory / f".manifest-{uuid.uuid4().hex}.tmp"
+        temporary = self._at(f".manifest-{uuid.uuid4().hex}.tmp")
         try:
             with _create(temporary) as file:
                 file.write(manifest.encode())
@@ -214,12 +199,12 @@ class RecordsStore:
             if stop():
                 raise _stopped()
             try:
-                os.link(temporary, self.directory / MANIFEST_FILE)
+                os.link(temporary, self._at(MANIFEST_FILE))
             except FileExistsError:
                 self._require_standing(manifest)
         finally:
-            temporary.unlink(missing_ok=True)
-        _flush_directory(self.directory)
+            _remove(temporary)
+        _flush_directory(str(self.directory))
 
     def _require_standing(self, manifest: RecordsManifest) -> None:
         """Pass if the manifest that stands is equal; else take back this write's records."""
@@ -227,7 +212,7 @@ class RecordsStore:
         if standing == manifest:
             return
         if standing.records_file != manifest.records_file:
-            (self.directory / manifest.records_file).unlink(missing_ok=True)
+            _remove(self._at(manifest.records_file))
         raise ParticipantRefused(
             "checkpoint_conflict",
             f"{self.directory} already holds checkpoint {standing.checkpoint_id!r} with "
@@ -241,19 +226,19 @@ class RecordsStore:
         """Refuse a path below the root that leads through a symbolic link."""
         step = str(self.root)
         for part in self.directory.parts[len(self.root.parts) :]:
-            step = os.path.join(step, part)
+            step = f"{step}{os.sep}{part}"
             if os.path.islink(step):
                 raise ValueError(
                     f"{self.directory}: leads through a symbolic link to {self.directory.resolve()}"
                 )
 
     def _read_manifest(self) -> RecordsManifest:
-        path = self.directory / MANIFEST_FILE
+        path = self._at(MANIFEST_FILE)
         with _open(path) as file:
             raw = file.read(MANIFEST_BYTES_MAX + 1)
         if len(raw) > MANIFEST_BYTES_MAX:
             raise ValueError(f"{path}: is larger than {MANIFEST_BYTES_MAX} bytes, no manifest is")
-        fields = require_fields(_parse(raw, str(path)), _MANIFEST_TYPES, str(path))
+        fields = require_fields(parse(raw, path), _MANIFEST_TYPES, path)
         manifest = RecordsManifest(**fields)
         if manifest.schema_version != SCHEMA_VERSION:
             raise ValueError(
@@ -273,7 +258,7 @@ class RecordsStore:
     def _read_records(
         self, manifest: RecordsManifest, wanted: Callable[[Record], bool]
     ) -> list[Record]:
-        path = self.directory / manifest.records_file
+        path = self._at(manifest.records_file)
         kept: list[Record] = []
         count = 0
         digest = hashlib.sha256()
@@ -281,7 +266,7 @@ class RecordsStore:
             for count, line in enumerate(_lines(file, path), start=1):
                 digest.update(line)
                 where = f"{path}, line {count}"
-                record = _require_object(_parse(line, where), where)
+                record = require_object(parse(line, where), where)
                 if wanted(record):
                     kept.append(record)
         if count != manifest.record_count:
@@ -291,12 +276,6 @@ class RecordsStore:
         if digest.hexdigest() != manifest.records_sha256:
             raise ValueError(f"{path}: its SHA-256 is {digest.hexdigest()}, not the one it names")
         return kept
-
-
-def _require_object(raw: object, where: str) -> Record:
-    if type(raw) is dict:
-        return cast("Record", raw)
-    raise ValueError(f"{where}: is not a JSON object but {show(raw)}")
 
 
 def _records_file(digest: str) -> str:
@@ -309,9 +288,7 @@ def _stopped() -> ParticipantRefused:
     )
 
 
-def _write_lines(
-    path: Path, records: Iterable[Record], stop: Callable[[], bool]
-) -> tuple[str, int]:
+def _write_lines(path: str, records: Iterable[Record], stop: Callable[[], bool]) -> tuple[str, int]:
     """Write one line a record and flush; return the digest and the count."""
     digest = hashlib.sha256()
     count = 0
@@ -329,11 +306,11 @@ def _write_lines(
 
 def _encode(record: Record) -> bytes:
     try:
-        text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = _ENCODER.encode(record)
         read_back: object = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"a record is not JSON data: {text_of(error)}: {show(record)}") from error
-    if _require_object(read_back, "a record") != record:
+    if require_object(read_back, "a record") != record:
         raise ValueError(f"a record would not be read back as it is: {show(record)}")
     line = text.encode() + b"\n"
     if len(line) > RECORD_BYTES_MAX:
@@ -341,28 +318,23 @@ def _encode(record: Record) -> bytes:
     return line
 
 
-def _parse(raw: bytes, where: str) -> object:
-    def no_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON")
-
-    try:
-        return json.loads(raw.decode(), parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: is not JSON: {text_of(error)}") from error
-
-
-def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+def _lines(file: BinaryIO, path: str) -> Iterator[bytes]:
     while line := file.readline(RECORD_BYTES_MAX + 1):
         if not line.endswith(b"\n"):
             raise ValueError(f"{path}: its last line was cut off or is no record")
         yield line
 
 
-def _create(path: Path) -> BinaryIO:
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _create(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: str) -> BinaryIO:
     """Open a regular file for reading; neither links nor pipes pass for one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -384,7 +356,7 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _flush_directory(path: Path) -> None:
+def _flush_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
