@@ -6,8 +6,8 @@ answered (a wrong command line, a name or a file that is not there). Answers go 
 output, everything else to the standard error. Nothing here imports Ray, except to reach the actors
 that an operator names.
 
-One module per group of commands; each adds its own to `app`. What a command needs is imported when
-it runs, so that the first output comes soon.
+One module per group of commands; each adds its own to an app. A module is imported when one of its
+commands is looked at, and what a command needs when it runs, so that the first output comes soon.
 """
 
 from __future__ import annotations
@@ -16,24 +16,66 @@ import gc
 
 gc.set_threshold(200_000)  # else it looks at every imported module again and again, for nothing
 
-import typer  # noqa: E402
+import importlib  # noqa: E402
+from collections.abc import Iterator, Mapping  # noqa: E402
+from typing import Any  # noqa: E402
 
-from gymckpt.cli import (  # noqa: E402
-    charts,
-    explaining,
-    listing,
-    moving,
-    pictures,
-    replaying,
-    showing,
-    transfer,
-    verifying,
-    watching,
-)
+import typer  # noqa: E402
+from typer.core import TyperGroup  # noqa: E402
 
 __all__ = ["app"]
 
+MODULES: Mapping[str, str] = {
+    "ops": "listing",
+    "show": "showing",
+    "explain": "explaining",
+    "replay": "replaying",
+    "watch": "watching",
+    "report": "pictures",
+    "trace": "pictures",
+    "export": "transfer",
+    "import": "transfer",
+    "prune": "transfer",
+    "chart": "charts",
+    "discard": "moving",
+    "sweep": "moving",
+    "mark-gone": "moving",
+    "recover": "moving",
+    "verify": "verifying",
+}
+"""Command to the module that has it, in the order of the help."""
+
+
+class _Commands(Mapping[str, Any]):
+    """Every command by its name, made when it is looked at."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            some = typer.Typer()
+            importlib.import_module(f"{__name__}.{MODULES[name]}").add_to(some)
+            self._made |= typer.main.get_group(some).commands
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+class _Group(TyperGroup):
+    """The commands of `gymckpt`."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = _Commands()
+
+
 app = typer.Typer(
+    cls=_Group,
     help="Look at checkpoints of agentic RL rollouts and at the protocol that makes them.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
@@ -44,18 +86,3 @@ app = typer.Typer(
 @app.callback()
 def main() -> None:
     """Look at checkpoints of agentic RL rollouts and at the protocol that makes them."""
-
-
-for group in (
-    listing,
-    showing,
-    explaining,
-    replaying,
-    watching,
-    pictures,
-    transfer,
-    charts,
-    moving,
-    verifying,
-):
-    group.add_to(app)

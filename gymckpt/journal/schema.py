@@ -124,9 +124,10 @@ def _add_heartbeats(connection: Connection) -> None:
 
 
 def _add_indexes(connection: Connection) -> None:
-    """For the command line: the latest, those that moved or failed, one by id, unsettled ones."""
+    """For the command line: the latest of all or a run, those that moved, one by id, unsettled."""
     for name, columns in (
         ("operations_by_opening", "opened_ts, run, op, updated_ts, state"),
+        ("operations_by_run", "run, opened_ts, op"),
         ("operations_by_id", "op"),
         ("operations_by_settled", "settled"),
     ):

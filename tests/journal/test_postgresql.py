@@ -326,8 +326,8 @@ def test_an_older_schema_is_raised_step_by_step(closed: PostgresqlHome) -> None:
 def test_a_journal_of_version_1_is_read_and_written_by_this_release(closed: PostgresqlHome) -> None:
     """What was written before controllers gave signs of life is kept, and can be taken over."""
     closed.execute("DROP TABLE heartbeats")
-    for index in ("operations_by_opening", "operations_by_id", "operations_by_settled"):
-        closed.execute(f"DROP INDEX {index}")
+    for index in ("opening", "run", "id", "settled"):
+        closed.execute(f"DROP INDEX operations_by_{index}")
     set_version(closed, 1)
     with closed.open() as journal:
         assert len(journal.read(RUN, OPERATION)) == 6

@@ -102,6 +102,7 @@ def test_the_tables_of_version_3_are_these(closed: Path) -> None:
             "CREATE INDEX operations_by_opening "
             "ON operations (opened_ts, run, op, updated_ts, state)"
         ),
+        "operations_by_run": "CREATE INDEX operations_by_run ON operations (run, opened_ts, op)",
         "operations_by_id": "CREATE INDEX operations_by_id ON operations (op)",
         "operations_by_settled": "CREATE INDEX operations_by_settled ON operations (settled)",
         "heartbeats": (

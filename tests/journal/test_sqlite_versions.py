@@ -108,8 +108,8 @@ def test_an_older_schema_is_raised_step_by_step(closed: Path) -> None:
 def test_a_journal_of_version_1_is_read_and_written_by_this_release(closed: Path) -> None:
     """What was written before controllers gave signs of life is kept, and can be taken over."""
     edit(closed, "DROP TABLE heartbeats")
-    for index in ("operations_by_opening", "operations_by_id", "operations_by_settled"):
-        edit(closed, f"DROP INDEX {index}")
+    for index in ("opening", "run", "id", "settled"):
+        edit(closed, f"DROP INDEX operations_by_{index}")
     edit(closed, "UPDATE meta SET schema_version = 1")
     with open_journal(closed) as journal:
         assert len(journal.read(RUN, OPERATION)) == 6
