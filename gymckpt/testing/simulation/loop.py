@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -31,6 +32,9 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 
 ROUNDS_MAX = 50_000
 """How many rounds may pass in one instant; more of them go round for ever."""
+
+TIMERS_CANCELLED_MAX = 100
+"""How many timers that were cancelled are kept, besides as many as make up half of all."""
 
 CLOSINGS_MAX = 20
 """How often a coroutine that will not end is told to at the end of a run."""
@@ -98,7 +102,10 @@ class SimulatedLoop(VirtualLoop):
         super().__init__()
         inner: Any = self  # what a loop has besides its interface is known to no type checker
         self._ready_now: deque[asyncio.Handle] = inner._ready  # noqa: SLF001
-        self._timed: list[asyncio.TimerHandle] = inner._scheduled  # noqa: SLF001
+        self._timed: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """A heap of timers; of those for one moment the one that was set first comes first."""
+        self._timers_set = itertools.count()
+        self._timers_cancelled = 0
         self._rng = rng
         self._rounds = 0
         """How many rounds have passed in this instant."""
@@ -130,6 +137,26 @@ class SimulatedLoop(VirtualLoop):
             process.state = "up"
         self._ready_now.extend(self._held.pop(process, ()))
 
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Arm a timer."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timed, (when, next(self._timers_set), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, _timer: asyncio.TimerHandle) -> None:
+        """Forget cancelled timers now and then: most of them end before their time."""
+        self._timers_cancelled += 1
+        if self._timers_cancelled > TIMERS_CANCELLED_MAX + len(self._timed) // 2:
+            self._timed[:] = [entry for entry in self._timed if not entry[2].cancelled()]
+            heapq.heapify(self._timed)
+            self._timers_cancelled = 0
+
     def _run_once(self) -> None:
         batch = self._due()
         run = iter(batch if len(batch) < 2 else self._in_drawn_order(batch))
@@ -153,21 +180,21 @@ class SimulatedLoop(VirtualLoop):
     def _due(self) -> list[asyncio.Handle]:
         """Take everything that is due now, after a jump where nothing was."""
         scheduled, ready = self._timed, self._ready_now
-        while scheduled and scheduled[0].cancelled():
-            _taken(heapq.heappop(scheduled))
+        while scheduled and scheduled[0][2].cancelled():
+            heapq.heappop(scheduled)
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
             raise NothingLeft("something goes round for ever while no time passes")
         if not ready:
             if not scheduled:
                 raise NothingLeft("nothing is scheduled on this loop: everything waits for ever")
-            next_s = scheduled[0].when()
+            next_s = scheduled[0][0]
             if next_s > self._now_s + RESOLUTION_S:
                 self._rounds = 0
             self._now_s = max(self._now_s, next_s)
         end_s = self._now_s + RESOLUTION_S
-        while scheduled and scheduled[0].when() < end_s:
-            ready.append(_taken(heapq.heappop(scheduled)))
+        while scheduled and scheduled[0][0] < end_s:
+            ready.append(heapq.heappop(scheduled)[2])
         batch = list(ready)
         ready.clear()
         return batch
@@ -175,11 +202,11 @@ class SimulatedLoop(VirtualLoop):
     def _in_drawn_order(self, batch: list[asyncio.Handle]) -> list[asyncio.Handle]:
         """Return callbacks in a drawn order that keeps that of each process."""
         owners = [_owner(handle) for handle in batch]
+        if owners.count(owners[0]) == len(owners):
+            return batch
         lines: dict[Process | None, deque[asyncio.Handle]] = {}
         for owner, handle in zip(owners, batch, strict=True):
             lines.setdefault(owner, deque()).append(handle)
-        if len(lines) == 1:
-            return batch
         self._rng.shuffle(owners)
         return [lines[owner].popleft() for owner in owners]
 
@@ -206,9 +233,3 @@ def _owner(handle: Any) -> Process | None:
     """Return the process in whose context a callback was made."""
     context: contextvars.Context = handle._context  # noqa: SLF001
     return context.get(_PROCESS)
-
-
-def _taken(timer: Any) -> Any:
-    """Mark a timer as no longer scheduled."""
-    timer._scheduled = False  # noqa: SLF001
-    return timer
