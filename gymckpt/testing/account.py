@@ -9,7 +9,7 @@ at entries: what one of the two misses, the other may find.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gymckpt.core.events import Replied
 
@@ -17,6 +17,7 @@ __all__ = ["Account", "Broken", "Notes", "began_file", "note_cancel", "note_repl
 
 DRIVING = frozenset({"prepare", "renew", "commit", "restore"})
 CLOSING = frozenset({"prepare", "restore"})
+BEFORE_COMMIT = frozenset({"prepare", "renew"})
 
 FINE, SHAKY, LOST = 0, 1, 2
 """How a renewal stands: in no trouble, in trouble, its lease known to be lost."""
@@ -63,7 +64,12 @@ class Account(NamedTuple):
 
     def sent(self, *calls: str) -> frozenset[int]:
         """Return the instances to which one of the calls was sent."""
-        return frozenset(i for i, one in enumerate(self.notes) if one.sent & set(calls))
+        asked = frozenset(calls)
+        return frozenset([i for i, one in enumerate(self.notes) if not asked.isdisjoint(one.sent)])
+
+    def ever_sent(self, call: str) -> bool:
+        """Whether a call was sent to any instance."""
+        return any(call in one.sent for one in self.notes)
 
     def changed(self, instance: int, notes: Notes) -> Account:
         """Return the account with one instance's notes replaced."""
@@ -115,7 +121,7 @@ def note_send(
         Broken: It must not leave.
     """
     at_s, ends_at_s = now
-    if call in DRIVING and account.sent("resume"):
+    if call in DRIVING and account.ever_sent("resume"):
         raise Broken("S4", f"{call} is sent to instance {instance} after a resume was sent")
     if call == "commit":
         _hold_commit(account, at_s)
@@ -124,20 +130,18 @@ def note_send(
         if left:
             raise Broken("S5", f"instance {min(left)} is not asked to retire before the reopening")
     before = account.notes[instance]
-    if call != "resume" and any(name == call for name, _, _ in before.waiting):
+    others = [one for one in before.waiting if one[0] != call]
+    if call != "resume" and len(others) < len(before.waiting):
         raise Broken("S6", f"two {call} to instance {instance} at once")
-    others = tuple(one for one in before.waiting if one[0] != call)
-    notes = before._replace(
-        waiting=tuple(sorted((*others, (call, ask, ends_at_s)))), sent=before.sent | {call}
-    )
-    return account.changed(instance, notes)
+    waiting = tuple(sorted([*others, (call, ask, ends_at_s)]))
+    return account.changed(instance, before._replace(waiting=waiting, sent=before.sent | {call}))
 
 
 def _hold_commit(account: Account, at_s: float) -> None:
     for number, one in enumerate(account.notes):
-        missing = {"prepare", "renew"} - one.answered
-        if missing:
-            raise Broken("S1", f"commit is sent; instance {number} has not answered {min(missing)}")
+        if not one.answered >= BEFORE_COMMIT:
+            missing = min(BEFORE_COMMIT - one.answered)
+            raise Broken("S1", f"commit is sent; instance {number} has not answered {missing}")
         if one.trouble == LOST or (one.trouble == SHAKY and one.acknowledged_at_s <= at_s):
             raise Broken("S1", f"commit is sent; the lease of instance {number} is lost")
 
@@ -156,23 +160,22 @@ def note_reply(account: Account, instance: int, reply: Replied) -> Account:
     """Note what came back; what nobody waits for proves no more than a death or a resume."""
     before = account.notes[instance]
     failure, answered = reply.failure, reply.outcome == "answered"
-    notes = before._replace(
-        dead=before.dead or (failure is not None and failure.dead),
-        confirmed=before.confirmed or (reply.call == "resume" and answered),
-    )
+    new: dict[str, Any] = {
+        "dead": before.dead or (failure is not None and failure.dead),
+        "confirmed": before.confirmed or (reply.call == "resume" and answered),
+    }
     awaited = [one for one in before.waiting if one[:2] == (reply.call, reply.ask)]
-    if not awaited:
-        return account.changed(instance, notes)
-    notes = notes._replace(waiting=tuple(one for one in before.waiting if one not in awaited))
-    if answered:
-        ends_at_s = max(before.acknowledged_at_s, awaited[0][2])
-        known = notes.answered - ({"renew"} if reply.call == "prepare" else frozenset())
-        notes = notes._replace(acknowledged_at_s=ends_at_s, answered=known | {reply.call})
-    if reply.call == "renew":
-        lost = failure is None or failure.dead or not failure.transient
-        worse = max(before.trouble, LOST if lost else SHAKY)
-        notes = notes._replace(trouble=FINE if answered else worse)
-    return account.changed(instance, notes)
+    if awaited:
+        new["waiting"] = tuple([one for one in before.waiting if one not in awaited])
+        if answered:
+            known = before.answered - {"renew"} if reply.call == "prepare" else before.answered
+            new["answered"] = known | {reply.call}
+            new["acknowledged_at_s"] = max(before.acknowledged_at_s, awaited[0][2])
+        if reply.call == "renew":
+            lost = failure is None or failure.dead or not failure.transient
+            worse = max(before.trouble, LOST if lost else SHAKY)
+            new["trouble"] = FINE if answered else worse
+    return account.changed(instance, before._replace(**new))
 
 
 def began_file(account: Account) -> Account:

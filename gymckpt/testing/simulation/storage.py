@@ -14,7 +14,6 @@ import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
@@ -169,7 +168,9 @@ class _System:
         self._published = published
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
+        found = getattr(os, name)
+        setattr(self, name, found)  # it is looked up thousands of times in a run
+        return found
 
     def _trouble(self, descriptor: int | None = None) -> None:
         pass_turn()
@@ -208,7 +209,8 @@ class _System:
         self._trouble()
         process = running_process()
         if process is not None:
-            self._published(process, Path(args[0]).read_bytes())
+            with open(args[0], "rb") as file:
+                self._published(process, file.read())
         os.link(*args, **kwargs)
 
     def replace(self, *args: Any, **kwargs: Any) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from gymckpt.core.entry import Entry
 from gymckpt.episodes import EnvironmentEpisode
@@ -166,7 +167,10 @@ class World:
 
     def disk_of(self, process: Process) -> Disk:
         """Return the disk of a process."""
-        return self.disks.setdefault(process, Disk())
+        disk = self.disks.get(process)
+        if disk is None:
+            disk = self.disks[process] = Disk()
+        return disk
 
     def sends(self, message: Message) -> None:
         """Hold a call that leaves against the promises."""
@@ -214,7 +218,7 @@ class World:
 
     def published(self, process: Process, manifest: bytes) -> None:
         """Hold that an instance publishes nothing under an id whose resume it has answered."""
-        wire_id = json.loads(manifest)["checkpoint_id"]
+        wire_id = orjson.loads(manifest)["checkpoint_id"]
         for instance in self.instances:
             if instance.process is process and wire_id in instance.resumed:
                 what = f"{instance.instance_id} publishes records of {wire_id} after its resume"
