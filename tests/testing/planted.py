@@ -268,7 +268,7 @@ def the_manifest_is_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
 @planted("duplicate", "reorder", "delay", breaks="S4", first=25)
 def a_stale_prepare_is_accepted(patch: pytest.MonkeyPatch) -> None:
     """An instance forgets the ids that it was resumed with."""
-    patch.setattr(ControlPlane, "_fence", lambda _self, _checkpoint_id: None)
+    patch.setattr(ControlPlane, "_fenced", lambda _self, _checkpoint_id: ())
 
 
 @planted(breaks="S1")
