@@ -190,7 +190,7 @@ def sweep_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def fence_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An instance does not remember the ids that it has resumed."""
-    patch.setattr(ControlPlane, "_fence", _nothing)
+    patch.setattr(ControlPlane, "_fenced", lambda _self, _checkpoint_id: ())
 
 
 def lease_never_expires(patch: pytest.MonkeyPatch) -> None:

@@ -176,9 +176,11 @@ class Agreement(RuleBasedStateMachine):
         self.known.append(new)
         return new
 
-    @rule(target=operations, known=consumes(operations))
-    def remove(self, known: Known) -> Any:
-        """Remove an operation, which only one that has settled lets happen."""
+    @rule(target=operations, known=consumes(operations), last=st.none() | any_entry)
+    def remove(self, known: Known, last: Entry | None) -> Any:
+        """Remove an operation, perhaps settled just now: only one that has settled lets it be."""
+        if last is not None:
+            self.append(known, [last], settled=True)
         row = self.both(lambda journal: journal.operation(known.run, known.operation_id))
         answer = self.both(lambda journal: journal.remove(known.run, known.operation_id))
         if not row.settled:

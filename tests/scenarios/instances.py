@@ -75,10 +75,10 @@ class WatchedPlane(ControlPlane):
         self._instance, self._telling = instance, telling
         self.tells = False
 
-    def _move(self, trigger: str, checkpoint_id: str, facts: Facts) -> None:
+    def _move(self, trigger: str, checkpoint_id: str, facts: Facts, **new: Any) -> None:
         source = self.state.phase
         try:
-            super()._move(trigger, checkpoint_id, facts)
+            super()._move(trigger, checkpoint_id, facts, **new)
         except ParticipantRefused as refused:
             if self.tells:
                 head = f"{source} refuses {trigger} of {checkpoint_id}: {refused.code}"
