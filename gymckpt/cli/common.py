@@ -201,9 +201,11 @@ def _is_export(place: str) -> bool:
             head = file.read(80)
     except OSError:
         return False
+    if path.suffix == ".jsonl" or not head.startswith(b"{"):
+        return path.suffix == ".jsonl"
     from gymckpt.journal.portable import FORMAT  # noqa: PLC0415 - imported when needed
 
-    return head.startswith(f'{{"format":"{FORMAT}"'.encode()) or path.suffix == ".jsonl"
+    return head.startswith(f'{{"format":"{FORMAT}"'.encode())
 
 
 def _source_of_file(place: str) -> Source:
