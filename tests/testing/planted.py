@@ -13,11 +13,13 @@ from gymckpt import calls, operations, recovery
 from gymckpt.core import invariants as held
 from gymckpt.core import step as stepping
 from gymckpt.core import timing
+from gymckpt.core.effects import WriteManifest
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import OperationState
 from gymckpt.errors import Fenced
 from gymckpt.journal import memory
 from gymckpt.participant.control import ControlPlane
+from gymckpt.participant.deployment import Deployment
 from gymckpt.participant.hosting import EpisodeHost
 from gymckpt.participant.servers import Servers
 from gymckpt.participant.work import Workshop
@@ -86,6 +88,21 @@ def effects_before_their_entries(patch: pytest.MonkeyPatch) -> None:
                 queued.accepted.set_result(outcome)
 
     patch.setattr(Driver, "_take", take)
+
+
+@planted(breaks="S6")
+def the_manifest_is_written_before_its_entry(patch: pytest.MonkeyPatch) -> None:
+    """Of all effects, only the manifest's leaves before the entry that allows it is durable."""
+    take = Driver._take
+
+    async def taking(self: Any, batch: Any) -> None:
+        for one in self._steps(self.operation, batch)[0]:
+            for effect in one.effects:
+                if isinstance(effect, WriteManifest):
+                    self._perform(effect)
+        await take(self, batch)
+
+    patch.setattr(Driver, "_take", taking)
 
 
 @planted("pause", "operator", breaks="S2 S5 S6 defect", first=20)
@@ -287,6 +304,12 @@ def the_gate_stays_open(patch: pytest.MonkeyPatch) -> None:
         self._table.gate.set()
 
     patch.setattr(EpisodeHost, "_settle", settle)
+
+
+@planted(breaks="S5")
+def an_overtaken_attempt_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """A restored attempt does not stop the one that it goes on from."""
+    patch.setattr(Deployment, "_stop_overtaken", lambda _self, _following: None)
 
 
 @planted("disk-slow", "cancel", "isolate", breaks="S4")

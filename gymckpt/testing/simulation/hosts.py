@@ -68,11 +68,13 @@ class CountingEpisode:
 
     async def turn(self) -> bool:
         """Play one turn; return whether it was the last."""
+        self._host.require_newest(self)
         if not self.restart_only:
             self._host.require_moving(self.episode, PARKED)
         await asyncio.sleep(self._host.turn_of(self.episode))
         if not self.restart_only:  # a restore lets turns end that it will overtake
             self._host.require_moving(self.episode, PARKED - {"restored"})
+        self._host.require_newest(self)
         self.row_keys.append(f"{self.episode.capture_key}/t{self.turns:05d}")
         return self.turns >= self._host.turns_max
 
@@ -120,6 +122,8 @@ class SimulatedDeployment(Deployment):
         self.turns_max = turns_max
         self.blocked: tuple[str, ...] = ()
         self.broken = broken
+        self._newest: dict[str, CountingEpisode] = {}
+        """Rollout to the body of its latest attempt that has moved here."""
         super().__init__(
             instance_id,
             [
@@ -160,6 +164,16 @@ class SimulatedDeployment(Deployment):
             if state.phase in parked:
                 what = f"{episode.capture_key} moves while {state.checkpoint_id} has it parked"
                 self.broken(Broken("S1", f"{self.instance_id}: {what}"))
+
+    def require_newest(self, body: CountingEpisode) -> None:
+        """Say so if an attempt moves although that one or a later one has moved in another body."""
+        episode = body.episode
+        newest = self._newest.setdefault(episode.rollout_id, body)
+        if newest is body or newest.episode.attempt < episode.attempt:
+            self._newest[episode.rollout_id] = body
+            return
+        what = f"{episode.capture_key} moves after {newest.episode.capture_key} has moved"
+        self.broken(Broken("S5", f"{self.instance_id}: {what}"))
 
     def play(self, episode: EnvironmentEpisode, *, restart_only: bool) -> asyncio.Task[Any]:
         """Dispatch an attempt; the task ends with its reply."""

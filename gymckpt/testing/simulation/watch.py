@@ -8,8 +8,8 @@ operation over begins with what is known to have left before it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
@@ -56,7 +56,8 @@ def holds_manifest(root: str | None, wire_id: str) -> bool:
     if root is None:
         return False
     try:
-        data = (Path(root) / GYM_CHECKPOINT_MANIFEST_FILENAME).read_bytes()
+        with open(os.path.join(root, GYM_CHECKPOINT_MANIFEST_FILENAME), "rb") as file:
+            data = file.read()
     except FileNotFoundError:
         return False
     return bool(orjson.loads(data)["checkpoint_id"] == wire_id)
@@ -81,6 +82,8 @@ class KnownOperation:
     """The instances that an operator has declared gone."""
     drivers: dict[str, None] = attrs.field(factory=dict[str, None])
     """The processes that have recorded anything of it, in the order in which they took it."""
+    sealing: set[str] = attrs.field(factory=set[str])
+    """The processes that have recorded that the manifest is to be written, and have not begun."""
 
 
 class Clocked(Protocol):
@@ -226,7 +229,13 @@ class Watch:
         self._accounts[wire_id][message.sender.name] = account
 
     def seals(self, process: Process) -> None:
-        """Hold S2 against a manifest that is about to be written."""
+        """Hold S2 and S6 against a manifest that is about to be written."""
+        allowed = [one for one in self.operations.values() if process.name in one.sealing]
+        if not allowed:
+            what = f"{process.name} writes a manifest, and no entry of it says so"
+            self._broken(Broken("S6", what))
+        for one in allowed:
+            one.sealing.discard(process.name)
         for known in reversed(self.operations.values()):
             if known.state == "sealing" and process.name in known.drivers:
                 account = self._account(process.name, known.wire_id)
@@ -250,6 +259,8 @@ class Watch:
                 self._recorded_call(process, known, entry, entry.instance)
                 continue
             known.root = entry.facts.get("root", known.root)
+            if entry.dest == "sealing" != entry.source:
+                known.sealing.add(process.name)
             known.state = entry.dest
             if known.chart == "restore" and entry.dest == "resuming":
                 for name, account in self._accounts.get(known.wire_id, {}).items():
@@ -284,7 +295,9 @@ class Watch:
         if self.operations[operation_id].chart == "sweep":
             return
         for known in self.operations.values():
-            if known.operation_id == operation_id or list(known.drivers) != [process.name]:
+            if known.settled_s is not None or known.operation_id == operation_id:
+                continue
+            if list(known.drivers) != [process.name]:
                 continue
             row = machine_of(known.chart).chart.states[known.state]
             if known.chart != "sweep" and "settle" in row.on:
