@@ -120,6 +120,8 @@ def clipped(text: str, limit: int = TEXT_MAX) -> str:
 
 def _presentable(text: str, limit: int) -> str:
     """Redact and bound a text, and spell out what neither UTF-8 nor every database can hold."""
+    if len(text) <= limit and text.isascii() and text.isprintable() and not _MARK.search(text):
+        return text  # as most names and ids are, of which a manifest has thousands
     text = redacted(clipped(text, _SCAN_MAX)).replace("\0", "\\x00")
     return clipped(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
 
@@ -136,6 +138,8 @@ def text_of(value: object, limit: int = TEXT_MAX) -> str:
         value: Any object.
         limit: The most characters to return.
     """
+    if type(value) is str:
+        return _presentable(value, limit)
     return guarded(lambda: _presentable(str(value), limit), _unreadable(value))
 
 
