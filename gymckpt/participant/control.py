@@ -49,7 +49,7 @@ def _nothing() -> HashTrieMap[str, Any]:
     return HashTrieMap()
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class ControlState:
     """All that one control plane remembers."""
 
@@ -68,6 +68,12 @@ class ControlState:
     """Rollout to the highest attempt that was retired; it and all before it are refused."""
     newest: HashTrieMap[str, int] = attrs.field(factory=_nothing)
     """Rollout to the highest attempt that was admitted or restored; all before it are refused."""
+
+    def changed(self, **new: Any) -> ControlState:
+        """Return it with some fields replaced; `attrs.evolve` takes four times as long."""
+        changed = object.__new__(ControlState)
+        vars(changed).update(vars(self), **new)
+        return changed
 
 
 @functools.cache
@@ -198,7 +204,7 @@ class ControlPlane:
         self._require_holder(checkpoint_id)
         if call not in self._state.answers:
             answers = self._state.answers.insert(call, answer)
-            self._state = attrs.evolve(self._state, answers=answers)
+            self._state = self._state.changed(answers=answers)
 
     def resume(self, checkpoint_id: str, *, now_ts: float) -> bool:
         """
@@ -273,11 +279,8 @@ class ControlPlane:
         mark = self._state.marks.get(episode.rollout_id, -1)
         newest = self._state.newest.get(episode.rollout_id, -1)
         if episode.attempt <= mark or episode.attempt < newest:
-            rule = (
-                f"{mark} and all before it are retired"
-                if episode.attempt <= mark
-                else (f"attempt {newest} has taken over")
-            )
+            retired = f"{mark} and all before it are retired"
+            rule = retired if episode.attempt <= mark else f"attempt {newest} has taken over"
             raise ParticipantRefused(
                 "stale_attempt",
                 f"{self.server}: attempt {episode.attempt} of rollout {episode.rollout_id!r} is "
@@ -316,7 +319,7 @@ class ControlPlane:
         for episode in episodes:
             self.require_current(episode)
             newest = newest.insert(episode.rollout_id, episode.attempt)
-        self._state = attrs.evolve(self._state, newest=newest)
+        self._state = self._state.changed(newest=newest)
 
     # --- the chart --------------------------------------------------------------------------
 
@@ -394,4 +397,4 @@ def _entered(
         return ControlState(phase=fired.dest, **kept)
     if fired.dest != fired.source:
         new = {**new, "phase": fired.dest, "checkpoint_id": checkpoint_id}
-    return attrs.evolve(state, **new) if new else state
+    return state.changed(**new) if new else state

@@ -97,8 +97,7 @@ class RecordsStore:
 
     def __attrs_post_init__(self) -> None:
         instance = instance_directory(self.root, self.instance_id)
-        directory = instance.joinpath("gym", self.kind, self.server)
-        object.__setattr__(self, "directory", directory)
+        object.__setattr__(self, "directory", instance.joinpath("gym", self.kind, self.server))
 
     def write(
         self, checkpoint_id: str, records: Iterable[Record], *, stop: Callable[[], bool]

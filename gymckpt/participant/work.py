@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeVar
 
 from gymckpt.errors import ParticipantRefused
@@ -128,7 +129,7 @@ class Workshop:
         loop = asyncio.get_running_loop()
         futures = [loop.run_in_executor(self._executor, call) for call in calls]
         for future in futures:
-            self._watch(future, work.checkpoint_id)
+            self._watch(future, work.checkpoint_id, wakes=bounded)
         while not all(future.done() for future in futures):
             if bounded:
                 work.require_wanted()
@@ -172,12 +173,16 @@ class Workshop:
         await self.quiet(wait_s)
         self._executor.shutdown(wait=not hung, cancel_futures=True)
 
-    def _watch(self, future: asyncio.Future[Any], checkpoint_id: str) -> None:
+    def _watch(
+        self, future: asyncio.Future[Any], checkpoint_id: str, *, wakes: bool = True
+    ) -> None:
+        """Remember what is at work; `wakes` says whether somebody waits for a beat at its end."""
         self._lingering[future] = checkpoint_id
-        future.add_done_callback(self._ended)
+        future.add_done_callback(partial(self._ended, wakes))
 
-    def _ended(self, future: asyncio.Future[Any]) -> None:
+    def _ended(self, wakes: bool, future: asyncio.Future[Any]) -> None:
         del self._lingering[future]
         if not future.cancelled():
             future.exception()
-        self._pulse.beat()
+        if wakes:
+            self._pulse.beat()

@@ -41,8 +41,10 @@ class _Jump(selectors.BaseSelector):
         self._jump = jump
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout == 0:
+            return []  # there is work to do; a thread that adds to it only wakes a loop that waits
         found = self._inner.select(0)
-        if not found and timeout != 0:
+        if not found:
             self._jump(timeout)
         return found
 

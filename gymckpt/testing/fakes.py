@@ -90,7 +90,9 @@ class FakeInstance(FaultScript):
             except ParticipantRefused as refused:
                 raise GymCheckpointUnavailable(str(refused)) from refused
 
-        return self.method(name, answer)
+        method = self.method(name, answer)
+        setattr(self, name, method)
+        return method
 
     # --- what it does -------------------------------------------------------------------------
 

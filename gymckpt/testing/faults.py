@@ -63,6 +63,9 @@ class Fault:
     """Whether nothing is ever answered."""
 
 
+NO_FAULT = Fault()
+
+
 @attrs.define
 class FakeCall:
     """One call that reached an instance."""
@@ -187,7 +190,7 @@ class FaultScript:
 
     async def _follow(self, call: FakeCall, does: Callable[[], Awaitable[Any]]) -> Any:
         queued = self._scripts[call.name]
-        fault = (queued.pop(0) if queued else self._always.get(call.name)) or Fault()
+        fault = (queued.pop(0) if queued else self._always.get(call.name)) or NO_FAULT
         if fault.late_s:
             await asyncio.sleep(fault.late_s)
         if self._dead:

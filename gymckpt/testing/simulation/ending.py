@@ -183,10 +183,11 @@ def _hold_manifest(world: World, known: KnownOperation) -> None:
         world.broken(Broken("S2", what))
     if not exists or known.root is None:
         return
-    manifest = load_gym_checkpoint_manifest(known.root)
+    root = Path(known.root)
+    manifest = load_gym_checkpoint_manifest(root)
     for instance, episodes in manifest.instances.items():
         try:
-            store = RecordsStore(Path(known.root), instance, "environment", "environment")
+            store = RecordsStore(root, instance, "environment", "environment")
             records = store.read(known.wire_id)
         except (OSError, ValueError) as error:
             world.broken(Broken("S2", f"{known.wire_id} stands, but {error}"))

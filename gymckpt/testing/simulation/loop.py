@@ -166,16 +166,14 @@ class SimulatedLoop(VirtualLoop):
         finally:
             self._ready_now.extendleft(reversed(list(run)))
 
-    def _run(self, handle: asyncio.Handle) -> None:
+    def _run(self, handle: Any) -> None:
         if handle.cancelled():
             return
         process = _owner(handle)
-        if process is not None and process.state != "up":
-            if process.state == "paused":
-                self._held.setdefault(process, []).append(handle)
-            return
-        running: Any = handle
-        running._run()  # noqa: SLF001
+        if process is None or process.state == "up":
+            handle._run()  # noqa: SLF001
+        elif process.state == "paused":
+            self._held.setdefault(process, []).append(handle)
 
     def _due(self) -> list[asyncio.Handle]:
         """Take everything that is due now, after a jump where nothing was."""
@@ -207,7 +205,7 @@ class SimulatedLoop(VirtualLoop):
         lines: dict[Process | None, deque[asyncio.Handle]] = {}
         for owner, handle in zip(owners, batch, strict=True):
             lines.setdefault(owner, deque()).append(handle)
-        self._rng.shuffle(owners)
+        owners.sort(key=lambda _owner: self._rng.random())
         return [lines[owner].popleft() for owner in owners]
 
     def bury(self) -> None:

@@ -280,4 +280,6 @@ class Handle:
     def __getattr__(self, name: str) -> _Method:
         if not name.startswith("checkpoint_"):
             raise AttributeError(name)
-        return _Method(self, name)
+        method = _Method(self, name)
+        setattr(self, name, method)
+        return method
