@@ -157,4 +157,7 @@ def _end(loop: ProcessLoop) -> None:
         for task in left:
             task.cancel()
         loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+    for task in asyncio.all_tasks(loop):  # those of a process that was killed: nobody misses them
+        killed: Any = task
+        killed._log_destroy_pending = False  # noqa: SLF001
     loop.run_until_complete(loop.shutdown_asyncgens())
