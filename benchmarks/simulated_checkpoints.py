@@ -3,7 +3,7 @@ How many checkpoints without faults one core simulates in a second.
 
 Three ways of having the same checkpoints (prepare, renewal, commit with manifest, resume), in one
 process and in turn, round after round, so that noise hits all of them alike. `whole` is the
-simulation as seeds run it: real deployments that write and flush real files on a file system in
+simulation as seeds run it: real deployments with every operation on their files, which are in
 memory, a network, a journal with an entry for each transition, and every promise held on the way.
 `fakes` has the shipped fake instances in place of deployments, and nothing that watches. `loop` is
 what remains without the library: as many messages on the same event loop. Printed are medians of

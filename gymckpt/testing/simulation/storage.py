@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from random import Random
+from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -22,6 +23,7 @@ import attrs
 import gymckpt.files
 import gymckpt.participant.store
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
+from gymckpt.testing.simulation.memory_disk import MemoryDisk
 from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
 
 __all__ = ["Disk", "io_of", "replaced_system"]
@@ -161,14 +163,14 @@ def _settle(future: asyncio.Future[T], job: Callable[[], T]) -> None:
 
 
 class _System:
-    """`os` for the modules that write files, with the trouble of the process that runs."""
+    """`os` for a module that writes files, with the trouble of the process that runs."""
 
-    def __init__(self, disk_of: DiskOf, published: Callable[[Process, bytes], None]) -> None:
+    def __init__(self, real: Any, disk_of: DiskOf) -> None:
+        self._real = real
         self._disk_of = disk_of
-        self._published = published
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(os, name)
+        found = getattr(self._real, name)
         setattr(self, name, found)  # it is looked up thousands of times in a run
         return found
 
@@ -188,7 +190,8 @@ class _System:
         kind, disk.files = disk.files, None
         if kind == "torn":
             if descriptor is not None:
-                os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+                size = self._real.fstat(descriptor).st_size
+                self._real.ftruncate(descriptor, size // 2)
             process.kill()
             raise Killed
         if kind == "full":
@@ -198,25 +201,34 @@ class _System:
     def open(self, *args: Any, **kwargs: Any) -> int:
         """Open a file, unless the disk is in trouble."""
         self._trouble()
-        return os.open(*args, **kwargs)
+        descriptor: int = self._real.open(*args, **kwargs)
+        return descriptor
 
     def fsync(self, descriptor: int) -> None:
         """Take what was written for durable, unless the disk is in trouble."""
         self._trouble(descriptor)
 
-    def link(self, *args: Any, **kwargs: Any) -> None:
+    def replace(self, *args: Any, **kwargs: Any) -> None:
+        """Move a file, unless the disk is in trouble."""
+        self._trouble()
+        self._real.replace(*args, **kwargs)
+
+
+class _RecordsSystem(_System):
+    """`os` for the records of instances, whose files are in memory."""
+
+    def __init__(self, disk_of: DiskOf, published: Callable[[Process, bytes], None]) -> None:
+        self._disk = MemoryDisk()
+        super().__init__(self._disk, disk_of)
+        self._published = published
+
+    def link(self, source: str, target: str) -> None:
         """Make a hard link, which publishes records, unless the disk is in trouble."""
         self._trouble()
         process = running_process()
         if process is not None:
-            with open(args[0], "rb") as file:
-                self._published(process, file.read())
-        os.link(*args, **kwargs)
-
-    def replace(self, *args: Any, **kwargs: Any) -> None:
-        """Move a file, unless the disk is in trouble."""
-        self._trouble()
-        os.replace(*args, **kwargs)
+            self._published(process, self._disk.read(source))
+        self._disk.link(source, target)
 
 
 @contextlib.contextmanager
@@ -231,14 +243,17 @@ def replaced_system(
         rng: Draws the unique names.
         published: Told of the manifest of records that appears next, and in which process.
     """
-    system, real = _System(disk_of, published), uuid.uuid4
-    modules = (gymckpt.files, gymckpt.participant.store)
+    real = uuid.uuid4
+    systems: dict[ModuleType, _System] = {
+        gymckpt.files: _System(os, disk_of),
+        gymckpt.participant.store: _RecordsSystem(disk_of, published),
+    }
     uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
-    for module in modules:
+    for module, system in systems.items():
         module.os = system  # type: ignore[attr-defined]
     try:
         yield
     finally:
         uuid.uuid4 = real
-        for module in modules:
+        for module in systems:
             module.os = os  # type: ignore[attr-defined]
