@@ -125,7 +125,7 @@ def note_send(
         raise Broken("S4", f"{call} is sent to instance {instance} after a resume was sent")
     if call == "commit":
         _hold_commit(account, at_s)
-    if call == "resume" and not account.kept:
+    if call == "resume" and not account.kept and account.ever_sent("restore"):
         left = account.sent("restore") - account.sent("retire")
         if left:
             raise Broken("S5", f"instance {min(left)} is not asked to retire before the reopening")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -10,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymckpt.errors import ParticipantRefused
 from gymckpt.participant import store as store_module
-from gymckpt.participant.store import MANIFEST_FILE, Record, RecordsStore
+from gymckpt.participant.store import MANIFEST_FILE, Record, RecordsManifest, RecordsStore
 from tests.participant.stores import OBJECTS, RECORDS, files_of, never, store_at
 
 # --- writing and reading --------------------------------------------------------------------------
@@ -123,6 +125,21 @@ def test_another_write_is_refused(written: RecordsStore, checkpoint_id: str, cou
         written.write(checkpoint_id, RECORDS[:count], stop=never)
     assert caught.value.code == "checkpoint_conflict"
     assert files_of(written) == before
+
+
+@given(names=st.lists(st.text(), min_size=5, max_size=5), count=st.integers())
+def test_a_manifest_is_indented_json(names: list[str], count: int) -> None:
+    """A manifest is what `json.dumps` makes with an indent of two and sorted keys."""
+    manifest = RecordsManifest(
+        checkpoint_id=names[0],
+        kind=names[1],
+        server=names[2],
+        records_file=names[3],
+        records_sha256=names[4],
+        record_count=count,
+    )
+    expected = json.dumps(attrs.asdict(manifest), indent=2, sort_keys=True) + "\n"
+    assert manifest.encode() == expected.encode()
 
 
 # --- stopping -------------------------------------------------------------------------------------

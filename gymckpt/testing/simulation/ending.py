@@ -21,7 +21,7 @@ from gymckpt.testing.simulation.controllers import Controller
 from gymckpt.testing.simulation.hosts import GRACE_S, CountingEpisode
 from gymckpt.testing.simulation.plan import Verb
 from gymckpt.testing.simulation.stage import EPOCH_TS, RUN, STARTUP_BOUND_S
-from gymckpt.testing.simulation.watch import STANDING, KnownOperation, holds_manifest
+from gymckpt.testing.simulation.watch import STANDING, KnownOperation
 from gymckpt.testing.simulation.world import World
 
 __all__ = ["hold_end"]
@@ -173,18 +173,20 @@ def _hold_histories(world: World) -> None:
 
 def _hold_manifest(world: World, known: KnownOperation) -> None:
     """Hold that a manifest exists exactly where a checkpoint stands, and that it can be read."""
+    root = None if known.root is None else Path(known.root)
     try:
-        exists = holds_manifest(known.root, known.wire_id)
-    except (OSError, ValueError, KeyError) as error:
+        manifest = None if root is None else load_gym_checkpoint_manifest(root)
+    except FileNotFoundError:
+        manifest = None
+    except (OSError, ValueError) as error:
         world.broken(Broken("S2", f"the manifest of {known.wire_id} is unreadable: {error}"))
         return
+    exists = manifest is not None and manifest.checkpoint_id == known.wire_id
     if exists != (known.state in STANDING):
         what = f"{known.wire_id} is {known.state}, its manifest exists: {exists}"
         world.broken(Broken("S2", what))
-    if not exists or known.root is None:
+    if root is None or manifest is None or not exists:
         return
-    root = Path(known.root)
-    manifest = load_gym_checkpoint_manifest(root)
     for instance, episodes in manifest.instances.items():
         try:
             store = RecordsStore(root, instance, "environment", "environment")

@@ -204,9 +204,11 @@ class World:
         controller = self.controllers.get(process) if process is not None else None
         if controller is None or self.faults_over:
             return
-        if not controller.passed:
+        if not controller.passed:  # it has not begun its life yet
             return
         controller.passed[-1] += 1
+        if not controller.armed:
+            return
         due = [fault for fault in controller.armed if fault.point <= controller.passed[-1]]
         if not due:
             return
