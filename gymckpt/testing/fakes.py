@@ -90,9 +90,7 @@ class FakeInstance(FaultScript):
             except ParticipantRefused as refused:
                 raise GymCheckpointUnavailable(str(refused)) from refused
 
-        method = self.method(name, answer)
-        setattr(self, name, method)
-        return method
+        return self.method(name, answer)
 
     # --- what it does -------------------------------------------------------------------------
 
