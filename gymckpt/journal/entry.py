@@ -313,9 +313,8 @@ def decode_object(line: bytes, *, upcasters: Mapping[int, Upcaster] = UPCASTERS)
 def _entry(fields: dict[str, Any], upcasters: Mapping[int, Upcaster]) -> Entry:
     """Raise the object to the present version, check every field, and build the entry."""
     fields = _upcast(fields, upcasters)
-    unknown = sorted(fields.keys() - _KNOWN)
-    if unknown:
-        raise _corrupt(fields, unknown[0], "is no field of an entry")
+    if not fields.keys() <= _KNOWN:
+        raise _corrupt(fields, min(fields.keys() - _KNOWN), "is no field of an entry")
     values: dict[str, Any] = {}
     for field in _FIELDS:
         if field.tag not in fields and field.optional:
@@ -336,6 +335,8 @@ def _upcast(fields: dict[str, Any], upcasters: Mapping[int, Upcaster]) -> dict[s
     version = fields.get(_VERSION_TAG)
     if type(version) is not int:
         raise _corrupt(fields, _VERSION_TAG, f"must be an int, not {text_of(version)[:80]!r}")
+    if version == SCHEMA_VERSION:
+        return fields
     if version > SCHEMA_VERSION:
         raise JournalError(
             f"{_where(fields)} has schema version {version}, this gymckpt reads up to "
