@@ -6,6 +6,7 @@ Round numbers as everywhere (`driver.settings`): prepare has 100 s, resume 10 s 
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from gymckpt.core.calls import CallState, moved_call
@@ -36,6 +37,9 @@ def test_an_ask_keeps_its_deadline_by_both_clocks() -> None:
     asked = world.operation.call_state("prepare", world.operation.instances[1])
     assert (asked.deadline_ts, asked.deadline_at_s) == (START_TS + 3600.0 + 103.0, 103.0)
     assert asked.deadline_ts == world.latest("prepare", 1).deadline_ts
+    world.answer("prepare", 1)
+    answered = world.operation.call_state("prepare", world.operation.instances[1])
+    assert answered == attrs.evolve(asked, state="answered")
 
 
 def test_a_retry_keeps_the_failure_until_an_answer_comes() -> None:

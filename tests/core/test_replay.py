@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gymckpt.chart import load_chart
 from gymckpt.core.entry import Entry
+from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay, states_of
 from gymckpt.errors import InvariantViolated, ReplayDiverged
 from tests.core.driver import FATAL, World
@@ -57,6 +58,19 @@ def test_every_cut_is_a_history(world: World) -> None:
     for count, state in enumerate(states_of(world.entries), 1):
         assert state.seq == count
         assert replay(world.entries[:count]) == state
+
+
+@given(entries=histories())
+def test_each_state_is_of_its_latest_entry(entries: list[Entry]) -> None:
+    """A state has the fields of its class alone, and the times of the entry that led to it."""
+    fields = {field.name for field in attrs.fields(OperationState)}
+    for entry, operation in zip(entries, states_of(entries), strict=True):
+        assert vars(operation).keys() == fields
+        latest = (operation.seq, operation.epoch, operation.at_s)
+        assert latest == (entry.seq, entry.epoch, entry.at_s)
+        if entry.instance is None and entry.source != entry.dest:
+            entered = (operation.state, operation.entered_ts, operation.entered_at_s)
+            assert entered == (entry.dest, entry.ts, entry.at_s)
 
 
 @given(world=worlds())
