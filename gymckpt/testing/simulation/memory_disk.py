@@ -127,7 +127,7 @@ class MemoryDisk:
         self._require_parent(path)
 
     def _require_parent(self, path: str) -> None:
-        if not self.path.isdir(os.path.dirname(path)):
+        if not self.path.isdir(path.rpartition(os.sep)[0]):
             raise _error(errno.ENOENT, path)
 
     # --- open files -----------------------------------------------------------------------------
