@@ -67,6 +67,7 @@ class Controller:
         verb_task: The verb that runs.
         body_fails: Whether the body of the present verb is to raise.
         paused_s: For how long it was paused.
+        beside_under_way: How many checkpoints were begun beside its verbs and have not ended.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Controller:
         self.body_fails = False
         self.cancelled = False
         self.paused_s = 0.0
+        self.beside_under_way = 0
         self._may_fail = False
         """Whether the present verb restores what runs on already, which instances refuse."""
         self._stage = stage
@@ -248,11 +250,14 @@ class Controller:
 
     async def beside(self, name: str) -> None:
         """Begin a checkpoint although a verb is under way; it is refused, or comes in between."""
+        self.beside_under_way += 1
         try:
             async with self.coordinator.prepared(name):
                 pass
         except EXPECTED as error:
             self._say(f"refuses {name}: {type(error).__name__}")
+        finally:
+            self.beside_under_way -= 1
 
     async def _do_uncommitted(self, verb: Verb, name: str) -> None:
         async with self.coordinator.prepared(name):

@@ -102,7 +102,8 @@ async def _rest(world: World, last: Controller) -> None:
 
 
 def _works(world: World, controller: Controller) -> bool:
-    return not controller.process.dead and not world.lives[controller].done()
+    busy = controller.beside_under_way > 0 or not world.lives[controller].done()
+    return busy and not controller.process.dead
 
 
 async def _in(controller: Controller, name: str, doing: object) -> bool:
