@@ -92,7 +92,7 @@ def test_b41_any_steps_change_no_wait(
         except GymCheckpointOperationError as error:
             assert error.operation == verb
             assert hangs
-        ended_s = loop.time() - began_s
+        ended_s = round(loop.time() - began_s, 6)
         await world.examine()
         sent = [f"{call.at_s - began_s:.3f} {call.op}" for call in world.actors[0].calls]
         return ended_s, sent
