@@ -136,17 +136,20 @@ class Running:
             if cancelled is not None:
                 raise cancelled from error
 
-    async def end(self, error: BaseException | None) -> None:
+    async def end(self, error: BaseException | None, *, stands: bool = False) -> None:
         """
         Wait until the operation is released, then raise `error` with what could not be done.
 
         Args:
             error: What the caller should be told; None where the operation ends well.
+            stands: Whether it was to stand, so that it is an error if it was given up after all.
 
         Raises:
             BaseException: `error`, or a cancellation that came meanwhile.
         """
         cancelled = await self._cleaned_up(may_leave=False, explain=error is not None)
+        if error is None and stands and self.operation.cause is not None:
+            error = self.error()  # it was given up just before the body had ended
         self._raise_interrupt(error)
         if error is None and self.scheduler.stopped:
             error = self.scheduler.fault  # fenced: whoever drives it now also reopens
@@ -173,7 +176,7 @@ class Running:
         trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
         if trigger is not None:
             self.scheduler.post(trigger, {"reason": "the caller is done"})
-        await self.end(None)
+        await self.end(None, stands=trigger in ("resume", "keep"))
 
     async def after_body(self, guard: BodyGuard) -> None:
         """
@@ -287,11 +290,8 @@ class Running:
         return self._with_abandoned(error, call)
 
     def _with_abandoned(self, error: BaseException, call: str) -> BaseException:
-        waited = [
-            instance
-            for instance, found in self.operation.in_state(call, "unanswered")
-            if found.abandoned
-        ]
+        unanswered = self.operation.in_state(call, "unanswered")
+        waited = [instance for instance, found in unanswered if found.abandoned]
         if waited:
             _note(
                 error,

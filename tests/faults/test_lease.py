@@ -212,6 +212,24 @@ async def test_lost_lease_after_the_commit_withdraws_the_manifest(new_world: New
     assert list(world.root().iterdir()) == []
 
 
+async def test_lease_that_is_lost_as_the_body_ends(new_world: NewWorld) -> None:
+    """A checkpoint that is given up in the moment in which its body ends does not end well."""
+    world = new_world(1, **SHORT)
+    ended = asyncio.Event()
+
+    def breaks(*_args: Any, **_kwargs: Any) -> Any:
+        asyncio.get_running_loop().call_soon(ended.set)
+        return AttributeError("restarted empty")
+
+    with pytest.raises(GymCheckpointOperationError) as caught:
+        async with world.committed("both", world.root()):
+            world.actors[0].always["renew"] = breaks
+            await ended.wait()
+    assert caught.value.operation == "renew"
+    assert world.operation("both").state == "discarded"
+    assert not (world.root() / "gym_checkpoint.json").exists()
+
+
 async def test_renew_by_hand(new_world: NewWorld) -> None:
     """The verb renews every instance at once, and raises the loss of a lease after reopening."""
     world = new_world(2, control_timeout_s=30.0)
