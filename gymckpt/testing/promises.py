@@ -84,6 +84,7 @@ class Promises:
         one = self.stage.controller
         if one.body is not None and one.body.task.done():
             _hold_outcome(one.body)
+            self._hold_told(one.body)
             one.body = None
         if one.verb is not None and one.verb.done():
             error = one.verb.exception()
@@ -93,6 +94,14 @@ class Promises:
     def _hold_sent(self) -> None:
         if self.stage.watch.broken:
             raise self.stage.watch.broken[0]
+
+    def _hold_told(self, body: Body) -> None:
+        """Require S9 of a body that is over: who is told that all went well may rely on it."""
+        if body.task.cancelled() or body.task.exception() is not None:
+            return
+        cause = replay(self.stage.watch.history(body.wire_id)).cause
+        if cause is not None and cause.trigger != "discard":  # it had nothing to save
+            raise Broken("S9", f"{body.wire_id} ended well, though {cause.trigger} gave it up")
 
     def hold_histories(self) -> None:
         """Hold each log against its row and its file; learn what came of it."""
