@@ -144,12 +144,18 @@ class Tally:
         task = self.work.get(call)
         if task is None or (task.done() and task.exception() is not None):
             task = self.work[call] = asyncio.get_running_loop().create_task(work())
-            task.add_done_callback(lambda _done: self.beat())
+            task.add_done_callback(self.ended)
         while not task.done():
             if self.now_ts() >= deadline_ts:
                 raise GymCheckpointUnavailable(f"late: {call} goes on; ask again")
             await self.wait()
         return task.result()
+
+    def ended(self, work: asyncio.Task[Any]) -> None:
+        """Look at what work came to, whoever may still wait for it."""
+        if not work.cancelled():
+            work.exception()
+        self.beat()
 
     # --- the calls ------------------------------------------------------------------------------
 
