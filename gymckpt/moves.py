@@ -18,11 +18,11 @@ import attrs
 from gymckpt.chart import Fired, Ignored
 from gymckpt.core.operation import OperationState, machine_of
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME
+from gymckpt.core.settings import COMMAND_TIMEOUT_S, OWNER_TIMEOUT_S, RESUME
 from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import unknown_operation
-from gymckpt.recovery import claimed
+from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, claimed
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.scheduler import Scheduler
@@ -260,7 +260,12 @@ class _Mover:
         force: bool,
         clock: Clock | None,
     ) -> None:
-        self._recorder = Recorder(journal, owner=new_owner(), timeout_s=JOURNAL_TIMEOUT_S)
+        self._recorder = Recorder(
+            journal,
+            owner=new_owner(command=True),
+            timeout_s=JOURNAL_TIMEOUT_S,
+            heartbeat_s=COMMAND_TIMEOUT_S / HEARTBEATS_PER_TIMEOUT,
+        )
         self._handles = handles or {}
         self._stale_s = None if force else OWNER_TIMEOUT_S
         self._clock = clock or SystemClock()

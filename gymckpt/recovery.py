@@ -21,7 +21,7 @@ from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState, require_runnable
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME, require_duration
+from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME, gone_after_s, require_duration
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
     GymCheckpointOperationError,
@@ -112,6 +112,7 @@ async def recover(
     force: bool = False,
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     journal_timeout_s: float = 10.0,
+    command: bool = False,
 ) -> tuple[Recovered, ...]:
     """
     Settle every unfinished operation of a run whose controller is gone.
@@ -123,6 +124,8 @@ async def recover(
         force: Whether to take over from controllers that give signs of life.
         owner_timeout_s: How long after its last sign of life a controller counts as gone.
         journal_timeout_s: How long one journal call may take.
+        command: Whether the process ends when this returns, so that nothing goes on in it: whoever
+            comes next then waits for a few seconds only.
 
     Returns:
         What came of each, in the order in which they were opened.
@@ -134,11 +137,12 @@ async def recover(
     """
     require_operation_id(run, "run")
     require_duration(owner_timeout_s, "owner_timeout_s")
+    owner = new_owner(command=command)
     recorder = await open_recorder(
         journal,
-        owner=new_owner(),
+        owner=owner,
         timeout_s=require_duration(journal_timeout_s, "journal_timeout_s"),
-        heartbeat_s=owner_timeout_s / HEARTBEATS_PER_TIMEOUT,
+        heartbeat_s=gone_after_s(owner, owner_timeout_s) / HEARTBEATS_PER_TIMEOUT,
     )
     found = await recover_all(
         recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s

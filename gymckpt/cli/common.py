@@ -127,10 +127,10 @@ class Source:
         """Whether an operation's controller gives signs of life; None where that is not known."""
         if row.settled or self.from_file:
             return None
-        from gymckpt.core.settings import OWNER_TIMEOUT_S  # noqa: PLC0415 - imported when needed
+        from gymckpt.core.settings import gone_after_s  # noqa: PLC0415 - imported when needed
 
         silent_s = self.journal.silent_s(row.run, row.operation_id)
-        return None if silent_s is None else silent_s <= OWNER_TIMEOUT_S
+        return None if silent_s is None else silent_s <= gone_after_s(row.owner)
 
     def found(self, row: OperationRow | None) -> Found:
         """Return one of its operations; None where a file has nothing but a header."""

@@ -183,7 +183,9 @@ def recover(
         found = [
             (one, outcome)
             for one in runs
-            for outcome in _done(recovered(source.journal, handles, run=one, force=force))
+            for outcome in _done(
+                recovered(source.journal, handles, run=one, force=force, command=True)
+            )
         ]
     if as_json:
         listed = [

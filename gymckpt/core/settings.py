@@ -8,7 +8,17 @@ from typing import Any, cast
 
 import attrs
 
-__all__ = ["OWNER_TIMEOUT_S", "RENEW", "RESUME", "SWEEP_CALLS", "RetryPolicy", "Settings"]
+__all__ = [
+    "COMMAND",
+    "COMMAND_TIMEOUT_S",
+    "OWNER_TIMEOUT_S",
+    "RENEW",
+    "RESUME",
+    "SWEEP_CALLS",
+    "RetryPolicy",
+    "Settings",
+    "gone_after_s",
+]
 
 RENEW = "renew"
 RESUME = "resume"
@@ -19,6 +29,24 @@ CALLS = SWEEP_CALLS | {"prepare", RENEW, "commit", "restore"}
 
 OWNER_TIMEOUT_S = 30.0
 """How long after its last sign of life a controller counts as gone."""
+
+COMMAND = ":command"
+"""How the token of an owner ends that is an operator's command, and ends without a word."""
+
+COMMAND_TIMEOUT_S = 5.0
+"""How long after its last sign of life a command counts as gone."""
+
+
+def gone_after_s(owner: str, timeout_s: float = OWNER_TIMEOUT_S) -> float:
+    """
+    Return how long after its last sign of life an owner counts as gone.
+
+    Args:
+        owner: The token of the owner.
+        timeout_s: How long a controller is given.
+    """
+    return min(timeout_s, COMMAND_TIMEOUT_S) if owner.endswith(COMMAND) else timeout_s
+
 
 RENEW_INTERVAL_MIN_S = 0.01
 RENEW_INTERVAL_MAX_S = 10.0

@@ -15,7 +15,7 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
-from gymckpt.core.settings import OWNER_TIMEOUT_S, RENEW, RESUME
+from gymckpt.core.settings import COMMAND, RENEW, RESUME, gone_after_s
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.causes import SILENT_AFTER_S
 from gymckpt.diagnosis.explanation import Controller, Finding, Lease
@@ -29,10 +29,6 @@ STEP_MIN_S = 1.0
 
 LATE_MIN_S = 1.0
 """How late a timer must run, or how slow every instance must be, to be called slow."""
-
-COMMAND_OVER_S = 3.0
-"""How long after its last entry an operator's command with nothing on its way must have ended: it
-pauses for a second between its attempts."""
 
 QUICK_CALLS = (RENEW, RESUME)
 """Calls with which an instance has nothing to do but answer."""
@@ -49,27 +45,22 @@ def controller_of(case: Case) -> Controller:
     if case.operation.settled:
         status = "ended"
     elif case.silent_s is not None:
-        gone = silent_s > OWNER_TIMEOUT_S or _was_a_command(case)
-        status = "silent" if gone else "alive"
+        status = "silent" if silent_s > gone_after_s(case.owner) else "alive"
     elif due_at_s is None:
         status = "unknown"
     else:
         status = "silent" if case.now_at_s > due_at_s + SILENT_AFTER_S else "unknown"
     owner = text_of(case.owner, 100)
-    who = f"controller {owner}" if owner else "its controller"
+    who, silent = f"controller {owner}" if owner else "its controller", "is silent"
+    if owner.endswith(COMMAND):
+        who, silent = f"an operator's command, {owner},", "which is over"
     ago = duration(max(0.0, silent_s))
     words = {
         "ended": "nobody need drive it any more",
         "alive": f"{who} is alive, its last sign of life is {ago} old",
-        "silent": f"{who} is silent: its last sign of life is {ago} old",
+        "silent": f"{who} {silent}: its last sign of life is {ago} old",
         "unknown": f"{who} made its last entry {ago} ago, and none has been due since",
     }[status]
-    if status == "silent" and case.silent_s is not None and silent_s <= OWNER_TIMEOUT_S:
-        left = duration(OWNER_TIMEOUT_S - silent_s)
-        words = (
-            f"{who} was an operator's command, which is over; for {left} more whoever takes the "
-            "operation over needs --force"
-        )
     if claimed and status != "ended":
         words += f"; it has claimed the operation as epoch {case.epoch} and recorded nothing yet"
     return Controller(
@@ -81,18 +72,6 @@ def controller_of(case: Case) -> Controller:
         takeovers=epochs - 1 + claimed,
         words=words,
     )
-
-
-def _was_a_command(case: Case) -> bool:
-    """
-    Whether an operator's command drove it last, and is over although its sign of life is fresh.
-
-    Such a command makes its attempts and ends; nothing that is due later is done by it.
-    """
-    by_hand = {entry.epoch for entry in operator_moves(case.entries)}
-    on_the_way = any(one.kind == "expire" for one in case.upcoming)
-    idle_s = case.now_ts - case.last.ts
-    return case.epoch in by_hand and not on_the_way and idle_s > COMMAND_OVER_S
 
 
 def lease_of(case: Case) -> Lease | None:
@@ -154,7 +133,7 @@ def _reader(case: Case) -> Iterator[Finding]:
 
 def _overdue(case: Case) -> Iterator[Finding]:
     """A controller that lives, and does not do what was due."""
-    if case.silent_s is None or case.silent_s > OWNER_TIMEOUT_S or not case.upcoming:
+    if case.silent_s is None or not case.upcoming or case.silent_s > gone_after_s(case.owner):
         return
     overdue_s = case.now_at_s - case.upcoming[0].at_s
     if overdue_s > SILENT_AFTER_S:

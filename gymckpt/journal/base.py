@@ -177,8 +177,8 @@ class Journal(abc.ABC):
             run: The run.
             operation_id: The operation, in any state.
             owner: A token of the controller that drives it from now on.
-            stale_s: How long its controller must have been silent; None to take it over whatever
-                its controller does.
+            stale_s: How long its controller must have been silent, an operator's command less
+                long (`gone_after_s`); None to take it over whatever its controller does.
 
         Returns:
             The new epoch.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from gymckpt.core.entry import Entry
+from gymckpt.core.settings import gone_after_s
 from gymckpt.errors import (
     Fenced,
     JournalConflict,
@@ -248,11 +249,12 @@ def check_claim(held: OperationRow, age_s: float | None, stale_s: float | None) 
     Args:
         held: The operation.
         age_s: How long ago its controller gave a sign of life; None where it never did.
-        stale_s: How long it must have been silent; None to take over whatever it does.
+        stale_s: How long it must have been silent, an operator's command less long; None to take
+            over whatever it does.
     """
     if stale_s is None or age_s is None or held.settled:
         return
-    if age_s < stale_s:
+    if age_s < gone_after_s(held.owner, stale_s):
         raise OperationHeld(held.operation_id, held.owner, max(0.0, age_s))
 
 

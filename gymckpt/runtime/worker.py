@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
+from gymckpt.core.settings import COMMAND
 from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable, text_of
 from gymckpt.journal import open_journal
 from gymckpt.journal.base import Journal
@@ -58,10 +59,15 @@ class BlockingJobs(Protocol):
         ...
 
 
-def new_owner() -> str:
-    """Return a token for this controller: unique, and readable for whoever looks for it."""
+def new_owner(*, command: bool = False) -> str:
+    """
+    Return a token for this process: unique, and readable for whoever looks for it.
+
+    Args:
+        command: Whether it is an operator's command, no controller.
+    """
     host = "".join(c if c.isalnum() or c in ".-" else "-" for c in socket.gethostname())
-    return f"{host[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+    return f"{host[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}{COMMAND if command else ''}"
 
 
 class Worker:

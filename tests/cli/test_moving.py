@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from gymckpt.core.replay import replay
+from gymckpt.core.settings import OWNER_TIMEOUT_S
 from gymckpt.diagnosis.explain import explain
+from gymckpt.errors import OperationHeld
 from gymckpt.journal import open_journal
 from tests.cli.command import RUN, answer, run, silence
 from tests.diagnosis.stuck import BUSY
+from tests.journal.files import edit
 
 WHY = "the node of replica-1 was drained"
 
@@ -112,18 +115,42 @@ def test_a_living_controller_is_left_alone_unless_forced(journal: Path) -> None:
     assert state_of(journal)[1] == before[1] + 1
 
 
+@pytest.mark.parametrize("first", [("discard", "stuck", "--reason", WHY), ("recover",)])
+def test_whoever_comes_after_a_command_waits_a_few_seconds(
+    journal: Path, first: tuple[str, ...]
+) -> None:
+    """An operation that a command has left is free soon, without force: the command is over."""
+    later = "UPDATE heartbeats SET beat_ts = beat_ts - 5.1"
+    if first == ("recover",):
+        silence(journal)
+    answer(*first, code=1)
+    with open_journal(journal) as opened, pytest.raises(OperationHeld, match=":command"):
+        opened.claim(RUN, "stuck", owner="controller:1", stale_s=OWNER_TIMEOUT_S)
+    edit(journal, later)
+    assert run("sweep", "stuck", "--reason", WHY).exit_code == 1
+    edit(journal, later)
+    with open_journal(journal) as opened:
+        opened.claim(RUN, "stuck", owner="controller:1", stale_s=OWNER_TIMEOUT_S)
+    edit(journal, later)
+    refused = run("sweep", "stuck", "--reason", WHY)
+    assert refused.exit_code == 2, "a controller is given longer"
+    assert "controller:1" in refused.stderr
+
+
 def test_a_command_that_is_over_drives_nothing(journal: Path) -> None:
     """What a move has left unconfirmed is not said to go on by itself: its command has ended."""
     answer("discard", "stuck", "--reason", WHY, code=1)
     with open_journal(journal, read_only=True) as opened:
         entries = opened.read(RUN, "stuck")
-    late_ts = entries[-1].ts + 10.0
-    told = explain(entries, now_ts=late_ts, owner="host:1", epoch=entries[-1].epoch, silent_s=10.0)
+        owner = opened.operations()[-1].owner
+    assert owner.endswith(":command")
+    last_ts, epoch = entries[-1].ts, entries[-1].epoch
+    told = explain(entries, now_ts=last_ts + 6.0, owner=owner, epoch=epoch, silent_s=6.0)
     assert told.controller.status == "silent"
-    assert "an operator's command, which is over; for 20 s more" in told.controller.words
+    over = f"an operator's command, {owner}, which is over: its last sign of life is 6 s old"
+    assert told.controller.words == over
     assert "nobody drives it any more" in told.waits_for
-    soon_ts = entries[-1].ts + 1.0
-    told = explain(entries, now_ts=soon_ts, owner="host:1", epoch=entries[-1].epoch, silent_s=1.0)
+    told = explain(entries, now_ts=last_ts + 4.0, owner=owner, epoch=epoch, silent_s=4.0)
     assert told.controller.status == "alive"
 
 

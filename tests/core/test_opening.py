@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from gymckpt.core.events import FailureRecord, Moment
 from gymckpt.core.settings import (
+    COMMAND_TIMEOUT_S,
     OWNER_TIMEOUT_S,
     RetryPolicy,
     Settings,
+    gone_after_s,
     require_duration,
     require_policies,
 )
@@ -44,6 +46,15 @@ def test_what_is_not_set_has_the_promised_values() -> None:
 
 
 # --- operations ---------------------------------------------------------------------------------
+
+
+def test_a_command_counts_as_gone_sooner_than_a_controller() -> None:
+    """Whoever is silent is given what was asked for, a command that may have ended 5 s at most."""
+    assert COMMAND_TIMEOUT_S == 5.0
+    for owner, controller in (("host:1", True), ("host:1:command", False), ("command:1", True)):
+        assert gone_after_s(owner) == (OWNER_TIMEOUT_S if controller else COMMAND_TIMEOUT_S)
+        assert gone_after_s(owner, 7.0) == (7.0 if controller else 5.0)
+        assert gone_after_s(owner, 2.0) == 2.0
 
 
 def test_an_opening_names_everything_that_a_replay_needs() -> None:

@@ -391,7 +391,7 @@ class Stage:
         """Give what is generated a name that is the same in every run."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(operations, "new_operation_id", self.new_id)
-            patch.setattr(moves, "new_owner", lambda: "ana@ops")
+            patch.setattr(moves, "new_owner", lambda **_: "ana@ops")
             yield
 
 
