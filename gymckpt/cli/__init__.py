@@ -12,9 +12,11 @@ commands is looked at, and what a command needs when it runs, so that the first 
 
 from __future__ import annotations
 
+import atexit
 import gc
 
 gc.set_threshold(200_000)  # else it looks at every imported module again and again, for nothing
+atexit.register(gc.freeze)  # and once more at the very end
 
 import importlib  # noqa: E402
 from collections.abc import Iterator, Mapping  # noqa: E402
