@@ -24,6 +24,7 @@ import attrs
 from rpds import HashTrieMap
 
 from gymckpt.chart import Facts, Fired, Machine, Refused, load_chart, machine_for
+from gymckpt.core.values import replaced
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id, require_rollout_id
 from gymckpt.errors import IllegalTransition, ParticipantRefused
 from gymckpt.participant.guards import GUARDS, why_illegal
@@ -68,12 +69,6 @@ class ControlState:
     """Rollout to the highest attempt that was retired; it and all before it are refused."""
     newest: HashTrieMap[str, int] = attrs.field(factory=_nothing)
     """Rollout to the highest attempt that was admitted or restored; all before it are refused."""
-
-    def changed(self, **new: Any) -> ControlState:
-        """Return it with some fields replaced; `attrs.evolve` takes four times as long."""
-        changed = object.__new__(ControlState)
-        vars(changed).update(vars(self), **new)
-        return changed
 
 
 @functools.cache
@@ -204,7 +199,7 @@ class ControlPlane:
         self._require_holder(checkpoint_id)
         if call not in self._state.answers:
             answers = self._state.answers.insert(call, answer)
-            self._state = self._state.changed(answers=answers)
+            self._state = replaced(self._state, {"answers": answers})
 
     def resume(self, checkpoint_id: str, *, now_ts: float) -> bool:
         """
@@ -319,7 +314,7 @@ class ControlPlane:
         for episode in episodes:
             self.require_current(episode)
             newest = newest.insert(episode.rollout_id, episode.attempt)
-        self._state = self._state.changed(newest=newest)
+        self._state = replaced(self._state, {"newest": newest})
 
     # --- the chart --------------------------------------------------------------------------
 
@@ -397,4 +392,4 @@ def _entered(
         return ControlState(phase=fired.dest, **kept)
     if fired.dest != fired.source:
         new = {**new, "phase": fired.dest, "checkpoint_id": checkpoint_id}
-    return state.changed(**new) if new else state
+    return replaced(state, new) if new else state

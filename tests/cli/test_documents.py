@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from gymckpt.cli import app
+from gymckpt.cli import MODULES, app
 from tests.cli.command import answer, run
 from tests.diagnosis.stuck import BUSY
 from tests.repo.house import ROOT
@@ -29,6 +30,15 @@ def fields(value: Any) -> set[str]:
         return set()
     inner = [fields(item) for name, item in value.items() if name not in FREE]
     return set(value).union(*inner)
+
+
+def test_every_command_of_every_module_is_found() -> None:
+    """A command is made by the module that is looked into for it, and no module has another."""
+    for module in set(MODULES.values()):
+        some = typer.Typer()
+        importlib.import_module(f"gymckpt.cli.{module}").add_to(some)
+        made = {one.name or one.callback.__name__ for one in some.registered_commands}  # type: ignore[union-attr]
+        assert made == {name for name, place in MODULES.items() if place == module}
 
 
 def test_every_command_is_named() -> None:

@@ -102,18 +102,18 @@ class Controller:
 
     # --- its life -------------------------------------------------------------------------------
 
-    async def life(self, todo: deque[Verb], startup_faults: Sequence[Fault]) -> None:
+    async def life(self, verbs: deque[Verb], startup_faults: Sequence[Fault]) -> None:
         """
         Recover what there is, and do what is left to do.
 
         Args:
-            todo: What is left to do.
+            verbs: What is left to do.
             startup_faults: What happens while it recovers.
         """
         self._arm(startup_faults)
         await self.bounded("startup", self.started(), STARTUP_BOUND_S)
-        while todo:
-            verb = todo.popleft()
+        while verbs:
+            verb = verbs.popleft()
             self._arm(verb.faults)
             self.body_fails = verb.body_fails
             self._stage.ledger.dispatch()

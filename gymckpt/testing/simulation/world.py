@@ -290,7 +290,7 @@ class World:
 
     async def perform(self) -> None:
         """Do the first part: the plan's verbs, with its faults."""
-        todo = deque(self.plan.verbs)
+        verbs = deque(self.plan.verbs)
         self.loop.call_soon(self.ledger.dispatch)
         await asyncio.sleep(0.1)
         while True:
@@ -298,7 +298,7 @@ class World:
             if len(self.controllers) < CONTROLLERS_MAX:
                 controller = self.new_controller()
                 faults = self.plan.startup_faults if len(self.controllers) == 2 else ()
-                life = controller.life(todo, faults)
+                life = controller.life(verbs, faults)
                 self.lives[controller] = controller.process.start(life)
             if not await self._until_turnover():
                 return
