@@ -21,8 +21,8 @@ from gymckpt.chart import Chart, Machine, State, load_chart, machine_for
 from gymckpt.core.calls import NO_CALLS, Calls, CallState, moved_call
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.settings import RENEW, RESUME, SWEEP_CALLS, Settings
-from gymckpt.core.values import replaced
 from gymckpt.errors import sample
+from gymckpt.values import replaced
 
 __all__ = [
     "NO_CALLS",

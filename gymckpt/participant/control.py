@@ -24,11 +24,11 @@ import attrs
 from rpds import HashTrieMap
 
 from gymckpt.chart import Facts, Fired, Machine, Refused, load_chart, machine_for
-from gymckpt.core.values import replaced
 from gymckpt.episodes import EnvironmentEpisode, require_operation_id, require_rollout_id
 from gymckpt.errors import IllegalTransition, ParticipantRefused
 from gymckpt.participant.guards import GUARDS, why_illegal
 from gymckpt.participant.timing import require_seconds
+from gymckpt.values import replaced
 
 __all__ = ["GRACE_S", "STALE_IDS_MAX", "ControlPlane", "ControlState", "RecordedCall"]
 

@@ -20,7 +20,7 @@ PACKAGE = "gymckpt"
 
 VOCABULARY = frozenset(
     {"checks", "episodes", "errors", "failures", "files", "standins", "strict_json"}
-    | {"transience", "wording"}
+    | {"transience", "values", "wording"}
 )
 """Words, ids and small checks that everybody may use, and that use only each other."""
 
