@@ -185,7 +185,7 @@ class OperationHeld(Portable, JournalError):
     def __init__(self, operation_id: str, owner: str, age_s: float) -> None:
         super().__init__(
             f"operation {operation_id!r} is driven by {owner}, which gave a sign of life "
-            f"{age_s:.1f} s ago; stop that controller first, or force the takeover"
+            f"{age_s:.1f} s ago; stop it or let it end first, or force the takeover"
         )
         self.operation_id = operation_id
         self.owner = owner

@@ -147,7 +147,7 @@ class Running:
         Raises:
             BaseException: `error`, or a cancellation that came meanwhile.
         """
-        cancelled = await self._cleaned_up(may_leave=False, explain=error is not None)
+        cancelled = await self._cleaned_up(may_leave=False, explain=stands or error is not None)
         if error is None and stands and self.operation.cause is not None:
             error = self.error()  # it was given up just before the body had ended
         self._raise_interrupt(error)

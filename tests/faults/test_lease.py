@@ -226,6 +226,7 @@ async def test_lease_that_is_lost_as_the_body_ends(new_world: NewWorld) -> None:
             world.actors[0].always["renew"] = breaks
             await ended.wait()
     assert caught.value.operation == "renew"
+    assert any(note.startswith("explained: ") for note in caught.value.__notes__)
     assert world.operation("both").state == "discarded"
     assert not (world.root() / "gym_checkpoint.json").exists()
 
