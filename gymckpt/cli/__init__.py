@@ -2,7 +2,8 @@
 The command line: `gymckpt`.
 
 Exit codes: 0 all is well, 1 a problem was found in what was looked at, 2 the question cannot be
-answered (a wrong command line, a name or a file that is not there). Answers go to the standard
+answered (a wrong command line, a name or a file that is not there), 141 nobody reads the answer any
+more. Answers go to the standard
 output, everything else to the standard error. Nothing here imports Ray, except to reach the actors
 that an operator names.
 
@@ -19,11 +20,14 @@ gc.set_threshold(200_000)  # else it looks at every imported module again and ag
 atexit.register(gc.freeze)  # and once more at the very end
 
 import importlib  # noqa: E402
+import sys  # noqa: E402
 from collections.abc import Iterator, Mapping  # noqa: E402
 from typing import Any  # noqa: E402
 
 import typer  # noqa: E402
 from typer.core import TyperGroup  # noqa: E402
+
+from gymckpt.unread import let_go  # noqa: E402
 
 __all__ = ["app"]
 
@@ -74,6 +78,16 @@ class _Group(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands: Any = _Commands()
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; that its reader went away must not look like a problem that was found."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise typer.Exit(let_go()) from None
 
 
 app = typer.Typer(

@@ -80,10 +80,16 @@ OperationArgument = Annotated[
 ]
 
 
+class _Answers(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, which has an exit code for it."""
+        raise  # noqa: PLE0704 - it is called where the error was caught
+
+
 def console() -> Console:
     """Return where answers go, as wide as the terminal."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if known else WIDTH_UNKNOWN)
+    return _Answers(highlight=False, width=None if known else WIDTH_UNKNOWN)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -102,6 +108,8 @@ def answering() -> Iterator[None]:
     """Turn what can go wrong with a journal or a file into an exit code with a message."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except JournalCorrupt as error:
         leave(str(error), PROBLEM_FOUND)
     except OperationHeld as error:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-__all__ = ["INTERRUPTED", "UNREAD", "at_least", "ended", "processes"]
+from gymckpt.unread import let_go
+
+__all__ = ["INTERRUPTED", "at_least", "ended", "processes"]
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a command that was interrupted, as a shell has it."""
-
-UNREAD = 141
-"""The exit code of a command whose output nobody reads any more: 128 and the number of SIGPIPE."""
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -75,7 +73,5 @@ def ended(command: Callable[[], int]) -> int:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
+        return let_go()
     return code

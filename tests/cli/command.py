@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -28,6 +30,17 @@ def run(*arguments: str, columns: int = WIDE) -> Result:
     """Run the command line as a user would, with a terminal of some width."""
     environment = {"COLUMNS": str(columns), "TZ": "UTC"}
     return CliRunner(env=environment).invoke(app, list(arguments))
+
+
+def unread(*arguments: str) -> tuple[int, bytes]:
+    """Run Python with an output that nobody reads; return the exit code and what it complains."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        told = running.stderr.read()
+    return running.returncode, told
 
 
 def answer(*arguments: str, code: int = 0) -> Any:

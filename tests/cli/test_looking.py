@@ -15,7 +15,8 @@ from gymckpt.diagnosis.explain import explain
 from gymckpt.errors import OperationIdUsed
 from gymckpt.journal import open_journal
 from gymckpt.journal.portable import write_export
-from tests.cli.command import AGO_S, RUN, answer, run, write_journal
+from gymckpt.unread import UNREAD
+from tests.cli.command import AGO_S, RUN, answer, run, unread, write_journal
 from tests.diagnosis.stuck import BUSY, Scene
 
 OPERATIONS = ["good", "refused", "idle", "good-again", "stuck"]
@@ -249,3 +250,13 @@ def test_reading_needs_neither_ray_nor_much_time(journal: Path) -> None:
     )
     assert done.stdout.splitlines()[-2:] == ["1", "[]"]
     assert time.monotonic() - began_s < 30.0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["ops", "ops --json", "show good", "explain good", "export good", "watch", "chart checkpoint"],
+)
+def test_a_reader_that_went_away_is_no_problem_that_was_found(arguments: str) -> None:
+    """`… | head` ends a command quietly, with the code that a shell gives for it."""
+    script = "from gymckpt.cli import app; app()"
+    assert unread("-c", script, *arguments.split()) == (UNREAD, b"")

@@ -20,7 +20,7 @@ PACKAGE = "gymckpt"
 
 VOCABULARY = frozenset(
     {"checks", "episodes", "errors", "failures", "files", "standins", "strict_json"}
-    | {"transience", "values", "wording"}
+    | {"transience", "unread", "values", "wording"}
 )
 """Words, ids and small checks that everybody may use, and that use only each other."""
 

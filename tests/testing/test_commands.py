@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
 
 from gymckpt.testing import explore
-from gymckpt.testing.commands import INTERRUPTED, UNREAD, at_least, ended, processes
+from gymckpt.testing.commands import INTERRUPTED, at_least, ended, processes
+from gymckpt.unread import UNREAD
+from tests.cli.command import unread
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "1.5", "", "many"])
@@ -84,10 +84,4 @@ def test_an_interrupt_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[
 
 def test_a_reader_that_went_away_is_no_broken_promise() -> None:
     """`… | head` ends the command quietly, with the code that a shell gives for it."""
-    command = [sys.executable, "-m", "gymckpt.testing.simulate", "--seeds", "7"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
-        running.stdout.close()
-        told = running.stderr.read()
-    assert (running.returncode, told) == (UNREAD, b"")
+    assert unread("-m", "gymckpt.testing.simulate", "--seeds", "7") == (UNREAD, b"")
