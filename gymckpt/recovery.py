@@ -21,7 +21,13 @@ from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState, require_runnable
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import OWNER_TIMEOUT_S, RESUME, gone_after_s, require_duration
+from gymckpt.core.settings import (
+    HEARTBEATS_PER_TIMEOUT,
+    OWNER_TIMEOUT_S,
+    RESUME,
+    gone_after_s,
+    require_duration,
+)
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
     GymCheckpointOperationError,
@@ -53,9 +59,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("gymckpt")
-
-HEARTBEATS_PER_TIMEOUT = 6
-"""A controller gives this many signs of life in the time in which it would count as gone."""
 
 
 @attrs.frozen(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import attrs
 __all__ = [
     "COMMAND",
     "COMMAND_TIMEOUT_S",
+    "HEARTBEATS_PER_TIMEOUT",
     "OWNER_TIMEOUT_S",
     "RENEW",
     "RESUME",
@@ -18,6 +20,7 @@ __all__ = [
     "RetryPolicy",
     "Settings",
     "gone_after_s",
+    "owner_saying",
 ]
 
 RENEW = "renew"
@@ -30,11 +33,32 @@ CALLS = SWEEP_CALLS | {"prepare", RENEW, "commit", "restore"}
 OWNER_TIMEOUT_S = 30.0
 """How long after its last sign of life a controller counts as gone."""
 
+HEARTBEATS_PER_TIMEOUT = 6
+"""A controller gives this many signs of life in the time in which it would count as gone."""
+
 COMMAND = ":command"
 """How the token of an owner ends that is an operator's command, and ends without a word."""
 
 COMMAND_TIMEOUT_S = 5.0
 """How long after its last sign of life a command counts as gone."""
+
+_GIVEN = re.compile(r":(\d{1,9}(?:\.\d{1,30})?(?:e-\d{1,3})?)s\Z", re.ASCII)
+"""How the token of a controller ends: with how long it must be silent to count as gone."""
+
+
+def owner_saying(owner: str, timeout_s: float) -> str:
+    """
+    Return the token of a controller that says how long it may be silent, so that all can know.
+
+    Others may have another timeout, and must not take it for gone between two signs of life.
+
+    Args:
+        owner: Its token; an operator's command gives signs of life at a known pace, and says none.
+        timeout_s: How long it must be silent to count as gone; at most `OWNER_TIMEOUT_S` counts.
+    """
+    if owner.endswith(COMMAND):
+        return owner
+    return f"{owner}:{min(timeout_s, OWNER_TIMEOUT_S):g}s"
 
 
 def gone_after_s(owner: str, timeout_s: float = OWNER_TIMEOUT_S) -> float:
@@ -43,9 +67,13 @@ def gone_after_s(owner: str, timeout_s: float = OWNER_TIMEOUT_S) -> float:
 
     Args:
         owner: The token of the owner.
-        timeout_s: How long a controller is given.
+        timeout_s: How long whoever asks gives a controller; one whose token says that it may be
+            silent for longer is given that.
     """
-    return min(timeout_s, COMMAND_TIMEOUT_S) if owner.endswith(COMMAND) else timeout_s
+    if owner.endswith(COMMAND):
+        return COMMAND_TIMEOUT_S
+    given = _GIVEN.search(owner)
+    return timeout_s if given is None else max(timeout_s, float(given[1]))
 
 
 RENEW_INTERVAL_MIN_S = 0.01

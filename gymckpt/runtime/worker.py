@@ -21,7 +21,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
-from gymckpt.core.settings import COMMAND
+from gymckpt.core.settings import (
+    COMMAND,
+    HEARTBEATS_PER_TIMEOUT,
+    OWNER_TIMEOUT_S,
+    owner_saying,
+)
 from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable, text_of
 from gymckpt.journal import open_journal
 from gymckpt.journal.base import Journal
@@ -43,8 +48,8 @@ _Job = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 
 JOURNAL_THREAD = "gymckpt-journal"
 
-HEARTBEAT_S = 5.0
-"""How often a controller gives a sign of life for each of its operations."""
+HEARTBEAT_S = OWNER_TIMEOUT_S / HEARTBEATS_PER_TIMEOUT
+"""How often, at the least, a controller gives a sign of life for each of its operations."""
 
 SHUTDOWN_WAIT_S = 1.0
 """How long a loop that is being shut down is held up for an append that is under way."""
@@ -179,10 +184,11 @@ class Recorder:
             journal: The journal; one that does not block is called in line.
             owner: The token of this controller, recorded with the operations that it opens.
             timeout_s: How long one call may take before the journal counts as unavailable.
-            heartbeat_s: How often an operation gives a sign of life.
+            heartbeat_s: How often an operation gives a sign of life; more often where that is
+                longer than others would wait for one.
         """
         self.journal = journal
-        self.heartbeat_s = heartbeat_s
+        self.heartbeat_s = min(heartbeat_s, HEARTBEAT_S)
         self.owner = owner
         self.timeout_s = timeout_s
         self._worker = Worker(JOURNAL_THREAD)
@@ -307,7 +313,7 @@ async def open_recorder(
 
     Args:
         place: A journal or its URL; None is the default one.
-        owner: The token of this controller.
+        owner: The token of this controller, to which is added how long it may be silent.
         timeout_s: How long opening it, and later one call of it, may take.
         heartbeat_s: How often an operation gives a sign of life.
 
@@ -315,6 +321,7 @@ async def open_recorder(
         ValueError: No journal can be at this URL.
         JournalError: It cannot be opened.
     """
+    owner = owner_saying(owner, heartbeat_s * HEARTBEATS_PER_TIMEOUT)
     if isinstance(place, Journal) or place == "memory://":
         return Recorder(
             open_journal(place), owner=owner, timeout_s=timeout_s, heartbeat_s=heartbeat_s

@@ -17,6 +17,7 @@ from gymckpt.core.settings import (
     RetryPolicy,
     Settings,
     gone_after_s,
+    owner_saying,
     require_duration,
     require_policies,
 )
@@ -49,12 +50,25 @@ def test_what_is_not_set_has_the_promised_values() -> None:
 
 
 def test_a_command_counts_as_gone_sooner_than_a_controller() -> None:
-    """Whoever is silent is given what was asked for, a command that may have ended 5 s at most."""
+    """Whoever is silent is given what was asked for, a command that may have ended 5 s."""
     assert COMMAND_TIMEOUT_S == 5.0
     for owner, controller in (("host:1", True), ("host:1:command", False), ("command:1", True)):
         assert gone_after_s(owner) == (OWNER_TIMEOUT_S if controller else COMMAND_TIMEOUT_S)
         assert gone_after_s(owner, 7.0) == (7.0 if controller else 5.0)
-        assert gone_after_s(owner, 2.0) == 2.0
+        assert gone_after_s(owner, 2.0) == (2.0 if controller else 5.0)
+
+
+def test_a_token_says_how_long_its_controller_may_be_silent() -> None:
+    """No asker waits for less than what an owner's token says, and no token says more than 30 s."""
+    for timeout_s in (1e-6, 0.5, 1 / 3, 12.0, 30.0, 31.0, 1e300):
+        owner = owner_saying("host:1:abc", timeout_s)
+        assert owner.startswith("host:1:abc:")
+        said_s = min(timeout_s, OWNER_TIMEOUT_S)
+        for asked_s in (0.0, 0.1, 7.0, 30.0, 600.0):
+            assert gone_after_s(owner, asked_s) == pytest.approx(max(asked_s, said_s), rel=1e-5)
+    assert owner_saying("host:1:command", 3.0) == "host:1:command"
+    for odd in ("host:1", "host:1:s", "host:1:nans", "host:1:-5s", "host:1:1e9s", "host:5s:1"):
+        assert gone_after_s(odd, 7.0) == 7.0
 
 
 def test_an_opening_names_everything_that_a_replay_needs() -> None:

@@ -172,7 +172,7 @@ class Stage:
 
     async def recovered(self, **settings: Any) -> tuple[Recovered, ...]:
         """Recover as the next controller does, with handles to every instance."""
-        given = {"owner_timeout_s": 0.001, **settings}
+        given = {"force": "owner_timeout_s" not in settings, **settings}
         return await recover(self.journal, self.station.handles, run=self.run, **given)
 
     def new_coordinator(self, **settings: Any) -> GymCheckpointCoordinator:
