@@ -17,6 +17,7 @@ from gymckpt.wording import sample, show
 __all__ = [
     "copied",
     "copied_rows",
+    "is_unicode",
     "require_episodes",
     "require_mapping",
     "require_names",
@@ -156,13 +157,14 @@ def require_names(value: object, what: str) -> tuple[str, ...]:
     for index, name in enumerate(names):
         if not name:
             raise ValueError(f"{what}[{index}] must not be empty")
-        if not _is_unicode(name):
+        if not is_unicode(name):
             raise ValueError(f"{what}[{index}] must not hold half a character pair: {show(name)}")
     require_unique(names, what)
     return names
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored: it holds no half of a character pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

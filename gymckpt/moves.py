@@ -16,13 +16,19 @@ from typing import Any, Literal
 import attrs
 
 from gymckpt.chart import Fired, Ignored
+from gymckpt.checks import is_unicode
 from gymckpt.core.operation import OperationState, machine_of
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import COMMAND_TIMEOUT_S, OWNER_TIMEOUT_S, RESUME
+from gymckpt.core.settings import (
+    COMMAND_TIMEOUT_S,
+    HEARTBEATS_PER_TIMEOUT,
+    OWNER_TIMEOUT_S,
+    RESUME,
+)
 from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import unknown_operation
-from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, claimed
+from gymckpt.recovery import claimed
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.scheduler import Scheduler
@@ -45,6 +51,10 @@ def _stripped(value: str) -> str:
 def _check_words(_by: object, attribute: attrs.Attribute[str], value: str) -> None:
     if not value or len(value) > REASON_MAX:
         raise ValueError(f"{attribute.name} needs 1 to {REASON_MAX} characters, not {len(value)}")
+    if not is_unicode(value):  # no journal would take it, once the operation is claimed
+        raise ValueError(
+            f"{attribute.name} must be Unicode text, which this is not: {value!r:.100}"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -53,7 +63,7 @@ class By:
     Who makes a move, and why; both are journaled.
 
     Raises:
-        ValueError: One of them is empty or too long.
+        ValueError: One of them is empty, too long or no Unicode text.
     """
 
     operator: str = attrs.field(converter=_stripped, validator=_check_words)

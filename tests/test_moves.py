@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gymckpt.core.replay import replay
 from gymckpt.errors import (
@@ -17,9 +19,11 @@ from gymckpt.errors import (
     TransitionRefused,
 )
 from gymckpt.journal import MemoryJournal
+from gymckpt.journal.entry import decode_row, encode_row
 from gymckpt.moves import By, Moved, discard, mark_gone, sweep
 from tests.diagnosis.stuck import BUSY, RUN, Scene, play
 from tests.fakes import HANG, FakeActor
+from tests.journal.samples import entry
 
 BY = By(operator="ann@host-7", reason="it hangs since three")
 
@@ -184,6 +188,24 @@ def test_a_move_needs_somebody_and_a_reason(words: str) -> None:
         By(operator="ann", reason=words)
     with pytest.raises(ValueError, match="needs 1 to 500 characters"):
         By(operator=words, reason="why")
+
+
+@given(
+    operator=st.text(st.characters(exclude_categories=()), max_size=8),
+    reason=st.text(st.characters(exclude_categories=()), max_size=8),
+)
+@example(operator="ann", reason="why \udcff")
+@example(operator="\udcff@host", reason="why")
+@example(operator="ann", reason="why \x00")
+def test_words_are_refused_before_anything_is_done(operator: str, reason: str) -> None:
+    """Whatever is said for who and why, the journal keeps it, or nobody can make the move."""
+    try:
+        by = By(operator=operator, reason=reason)
+    except ValueError:
+        return
+    facts = {"operator": by.operator, "reason": by.reason}
+    kept = decode_row(encode_row(entry(facts=facts)))
+    assert kept.facts == facts
 
 
 @pytest.mark.ray

@@ -72,10 +72,11 @@ def test_moves_to_the_end(journal: Path) -> None:
 
 
 def test_a_move_needs_a_reason(journal: Path) -> None:
-    """Without --reason, or with an empty one, nothing is done."""
+    """Without --reason, or with one that is empty or no text, nothing is done."""
     before = state_of(journal)
     assert run("discard", "stuck").exit_code == 2
     assert run("discard", "stuck", "--reason", "  ").exit_code == 2
+    assert run("discard", "stuck", "--reason", "why \udcff", "--force").exit_code == 2
     assert state_of(journal) == before
 
 
