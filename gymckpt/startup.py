@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gymckpt.coordinator import GymCheckpointCoordinator
-from gymckpt.core.settings import CALLS
+from gymckpt.core.settings import CALLS, gone_after_s
 from gymckpt.errors import GymCheckpointOperationError, sample
 from gymckpt.recovery import Recovered
 
@@ -40,8 +40,10 @@ async def recovered_first(coordinator: GymCheckpointCoordinator) -> tuple[Recove
     held = [found.held_by for found in first if found.held_by is not None]
     if not held:
         return first
-    silent_s = min(found.age_s for found in held)
-    await asyncio.sleep(max(0.0, coordinator.owner_timeout_s - silent_s) + HELD_MARGIN_S)
+    left_s = max(
+        gone_after_s(found.owner, coordinator.owner_timeout_s) - found.age_s for found in held
+    )
+    await asyncio.sleep(max(0.0, left_s) + HELD_MARGIN_S)
     again = await coordinator.recover()
     known = {found.operation_id for found in again}
     return (

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gymckpt.core.settings import OWNER_TIMEOUT_S
 from gymckpt.errors import OperationHeld
-from gymckpt.journal import Journal, MemoryJournal, MemoryStore
+from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal, sql
+from gymckpt.journal.sqlite import SqliteStore
 from gymckpt.moves import By, discard
 from gymckpt.recovery import recover_all
 from gymckpt.runtime.worker import new_owner, open_recorder
+from gymckpt.startup import recovered_first
 from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World
+from tests.journal.samples import OPERATION, RUN, begun
 
 TIMEOUTS_S = st.floats(0.05, 3_600.0)
 BY = By(operator="ann@host-7", reason="it hangs since three")
@@ -86,5 +91,90 @@ def test_a_controller_that_is_gone_is_taken_over(
         await world.coordinator.prepare("left")
         await asyncio.sleep(max(asker_s, min(own_s, OWNER_TIMEOUT_S)) * 1.001)
         assert await asked(world, MemoryJournal(store), asker_s) != "held"
+
+    simulate(main)
+
+
+# --- clocks that are set back -------------------------------------------------------------------
+
+
+@attrs.define
+class Host:
+    """The clocks of a host, as a journal in a file sees them."""
+
+    wall_ts: float = 1_700_000_000.0
+    monotonic_s: float = 50.0
+
+    def monotonic(self) -> float:
+        """Return what never goes back."""
+        return self.monotonic_s
+
+    def passes(self, by_s: float) -> None:
+        """Let time pass on both."""
+        self.wall_ts += by_s
+        self.monotonic_s += by_s
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    """The clocks by which journals in files judge silence in this test."""
+    clocks = Host()
+    monkeypatch.setattr(sql, "time", clocks)
+    monkeypatch.setattr(SqliteStore, "now_ts", lambda *_: clocks.wall_ts)
+    return clocks
+
+
+@pytest.mark.parametrize("back_s", [0.0, 20.0, 7_200.0])
+def test_silence_outlasts_a_clock_that_is_set_back(
+    host: Host, back_s: float, tmp_path: Path
+) -> None:
+    """What is silent for as long as somebody looks is gone, wherever the wall clock stands."""
+    with open_journal(tmp_path / "journal.sqlite3") as dead:
+        begun(dead)
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        host.passes(10.0)
+        assert journal.silent_s(RUN, OPERATION) == 10.0
+        host.wall_ts -= back_s
+        host.passes(19.0)
+        with pytest.raises(OperationHeld) as caught:
+            journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=30.0)
+        assert caught.value.age_s == 29.0
+        host.passes(2.0)
+        assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=30.0) == 2
+        assert journal.silent_s(RUN, OPERATION) == 0.0
+
+
+def test_signs_of_life_go_on_after_a_clock_was_set_back(host: Host, tmp_path: Path) -> None:
+    """A controller whose signs change lives, though all of them are younger than the first."""
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        begun(journal)
+        assert journal.silent_s(RUN, OPERATION) == 0.0
+        host.wall_ts -= 7_200.0
+        for _ in range(20):
+            host.passes(5.0)
+            journal.heartbeat(RUN, OPERATION, epoch=1)
+            host.passes(5.0)
+            with pytest.raises(OperationHeld):
+                journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=30.0)
+            assert journal.silent_s(RUN, OPERATION) == 5.0
+
+
+def test_start_after_a_clock_was_set_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A controller that starts is held for its timeout, not for as long as the clock was wrong."""
+
+    async def main() -> None:
+        loop, ahead_s = running_loop(), 7_200.0
+        monkeypatch.setattr(sql, "time", SimpleNamespace(monotonic=loop.time))
+        monkeypatch.setattr(SqliteStore, "now_ts", lambda *_: loop.time() + ahead_s)
+        dead = open_journal(tmp_path / "journal.sqlite3")
+        first = new_world(dead, tmp_path, 30.0)
+        await first.coordinator.prepare("left")
+        dead.close()
+        ahead_s = 0.0
+        with open_journal(tmp_path / "journal.sqlite3") as journal:
+            began_s = loop.time()
+            [found] = await recovered_first(first.new_coordinator(journal=journal))
+            assert (found.operation_id, found.outcome) == ("left", "settled")
+            assert 30.0 <= loop.time() - began_s <= 31.0
 
     simulate(main)
