@@ -16,11 +16,18 @@ from typing import Any
 import attrs
 
 from gymckpt.core.effects import SendCall
-from gymckpt.errors import MissingHandle, tame, text_of
+from gymckpt.core.events import FailureRecord
+from gymckpt.errors import (
+    MissingHandle,
+    is_actor_dead,
+    is_transient_failure,
+    tame,
+    text_of,
+)
 from gymckpt.runtime.instances import Interrupted, send, watch
 from gymckpt.runtime.wire import Judgement, Wire
 
-__all__ = ["AskKey", "Asks"]
+__all__ = ["AskKey", "Asks", "record_of"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -149,3 +156,13 @@ class Asks:
             self._on_interrupted(error.original)
             error = error.original
         self._on_failed(key, tame(error))
+
+
+def record_of(error: BaseException) -> FailureRecord:
+    """Return what the journal keeps of what a call or a file effect ended with."""
+    return FailureRecord(
+        type=type(error).__name__,
+        text=text_of(error),
+        transient=is_transient_failure(error),
+        dead=is_actor_dead(error),
+    )

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
@@ -33,20 +33,11 @@ from gymckpt.core.effects import (
     WriteManifest,
 )
 from gymckpt.core.entry import JsonFacts
-from gymckpt.core.events import Event, FailureRecord, Moment, Replied, TimerFired, Triggered
+from gymckpt.core.events import Event, Moment, Replied, TakenOver, TimerFired, Triggered
 from gymckpt.core.operation import OperationState
 from gymckpt.core.step import Step, step
-from gymckpt.errors import (
-    Fenced,
-    IllegalTransition,
-    InvariantViolated,
-    JournalError,
-    is_actor_dead,
-    is_transient_failure,
-    tame,
-    text_of,
-)
-from gymckpt.runtime.asks import AskKey, Asks
+from gymckpt.errors import Fenced, IllegalTransition, JournalError, tame, text_of
+from gymckpt.runtime.asks import AskKey, Asks, record_of
 from gymckpt.runtime.clock import Clock, Timers
 from gymckpt.runtime.ledger import Ledger
 from gymckpt.runtime.spans import StateSpans
@@ -54,11 +45,9 @@ from gymckpt.runtime.unrecorded import what_counts
 from gymckpt.runtime.wire import Judgement, Wire
 from gymckpt.runtime.worker import Recorder, run_detached
 
-__all__ = ["HEARTBEAT", "Driver", "record_of"]
+__all__ = ["HEARTBEAT", "Driver"]
 
 logger = logging.getLogger("gymckpt")
-
-T = TypeVar("T")
 
 HEARTBEAT = "heartbeat"
 """The timer of the signs of life; the core knows nothing of it."""
@@ -164,11 +153,10 @@ class Driver:
             self._drain_task.add_done_callback(self._end_drain)
 
     def _end_drain(self, drain: asyncio.Task[None]) -> None:
-        """Begin anew where an interrupt, or a loop that is being shut down, cut the drain short."""
-        if not drain.cancelled() and drain.exception() is None:
-            return
-        self._queue.extendleft(reversed(self._batch))
-        self._batch.clear()
+        """Begin anew where a defect, an interrupt or a loop that is shut down cut it short."""
+        if drain.cancelled() or drain.exception() is not None:
+            self._queue.extendleft(reversed(self._batch))
+            self._batch.clear()
         if (self._queue or self._effects) and not self.stopped:
             self._begin_drain()
 
@@ -186,26 +174,32 @@ class Driver:
                 else:
                     break
         except Exception as error:
-            self._stop(error)  # a defect: whoever waits is told, and the lease reopens the rest
+            batch, self._batch = self._batch, []
+            _answer([(queued, error) for queued in batch])
+            needed = [queued for queued in batch if _is_needed(queued.event, self.operation)]
+            self._take_defect(error, needed=bool(needed) or not batch)
 
     async def _take(self, batch: list[_Queued]) -> None:
         """Step through a batch, record it, and only then act on it."""
         steps, answers = self._steps(self.operation, batch)
+        if self.stopped:
+            return
         operation = steps[-1].operation if steps else self.operation
         entries = [entry for taken in steps for entry in taken.entries]
         failure = await self._ledger.record(entries, operation) if entries else None
         if failure is not None:
             answers = [(queued, failure) for queued, _ in answers]
             steps = self._go_on_unrecorded(steps, failure)
-        if not self.stopped:
-            self.operation = steps[-1].operation if steps else self.operation
-            self._effects.extend(effect for taken in steps for effect in taken.effects)
-            self._batch = []
-            self._spans.follow(self.operation)
-            self._act()
-            self._wake()
         self._batch = []
-        _answer(answers)
+        try:
+            if not self.stopped:
+                self.operation = steps[-1].operation if steps else self.operation
+                self._effects.extend(effect for taken in steps for effect in taken.effects)
+                self._spans.follow(self.operation)
+                self._act()
+                self._wake()
+        finally:
+            _answer(answers)
 
     def _go_on_unrecorded(self, steps: list[Step], failure: JournalError) -> list[Step]:
         """Settle the operation although the journal failed, unless another controller has it."""
@@ -247,31 +241,41 @@ class Driver:
         for queued in batch:
             try:
                 taken = step(operation, queued.event)
-            except (IllegalTransition, InvariantViolated) as error:
+            except Exception as error:
                 answers.append((queued, error))
-                if queued.accepted is None or isinstance(error, InvariantViolated):
-                    self._take_defect(error)
+                if queued.accepted is None or not isinstance(error, IllegalTransition):
+                    self._take_defect(error, needed=_is_needed(queued.event, operation))
                 continue
             operation = taken.operation
             steps.append(taken)
             answers.append((queued, taken.refused))
         return steps, answers
 
-    def _take_defect(self, error: Exception) -> None:
-        """The core cannot take an event of the world: say so and settle; twice, and stop."""
-        logger.critical("operation %r: %s", self.operation.operation_id, text_of(error))
-        if self.fault is None:
+    def _take_defect(self, error: Exception, *, needed: bool = False) -> None:
+        """
+        Go on without what a defect has spoilt: settle, so that every instance is reopened.
+
+        Args:
+            error: What came of it.
+            needed: Whether nothing would end the operation any more, so that it stops.
+        """
+        operation = self.operation
+        logger.critical("operation %r: %s", operation.operation_id, text_of(error))
+        if needed:
+            self._stop(error)
+        elif self.fault is None and not operation.cleaning:
             self.fault = error
             self.post("settle", {"reason": text_of(error)})
-        else:
-            self._stop(error)
 
     # --- effects out ----------------------------------------------------------------------------
 
     def _act(self) -> None:
         """Perform what is to be done; what an interrupt cuts short is done again."""
         while self._effects:
-            self._perform(self._effects[0])
+            try:
+                self._perform(self._effects[0])
+            except Exception as error:  # the other effects are owed all the same
+                self._take_defect(error)
             self._effects.popleft()
 
     def _perform(self, effect: Effect) -> None:
@@ -314,11 +318,9 @@ class Driver:
             self.post(failed, {"failure": attrs.asdict(record_of(self.file_errors[failed]))})
 
         try:
-            job = plan()
-        except Exception as error:
+            run_detached(plan(), f"gymckpt-{done}", take)
+        except Exception as error:  # also where no thread can be started
             take(None, error)
-        else:
-            run_detached(job, f"gymckpt-{done}", take)
 
     # --- what comes back ------------------------------------------------------------------------
 
@@ -348,7 +350,7 @@ class Driver:
         return waiter
 
     def _wake(self) -> None:
-        self.on_moved()
+        self._tell(self.on_moved)
         for waiter in list(self._waiters):
             if not waiter.done():
                 waiter.set_result(None)
@@ -362,20 +364,25 @@ class Driver:
         self.stopped = self.released = True
         self._timers.stop_all()
         self._asks.drop_all()
-        _answer([(queued, error) for queued in self._queue])
+        _answer([(queued, error) for queued in (*self._batch, *self._queue)])
+        self._batch = []
         self._queue.clear()
-        self.on_released()
+        self._tell(self.on_released)
         self._wake()
 
+    def _tell(self, callback: Callable[[], None]) -> None:
+        """Tell somebody who should not raise, and hold nobody up who does."""
+        try:
+            callback()
+        except Exception as error:
+            logger.critical("operation %r: %s", self.operation.operation_id, text_of(error))
 
-def record_of(error: BaseException) -> FailureRecord:
-    """Return what the journal keeps of what a call or a file effect ended with."""
-    return FailureRecord(
-        type=type(error).__name__,
-        text=text_of(error),
-        transient=is_transient_failure(error),
-        dead=is_actor_dead(error),
-    )
+
+def _is_needed(event: Event, operation: OperationState) -> bool:
+    """Whether an operation ends only if it can take an event, as no reply and no verb is."""
+    settles = isinstance(event, Triggered) and event.trigger == "settle"
+    ends = isinstance(event, TimerFired) and operation.cleaning
+    return settles or ends or isinstance(event, TakenOver)
 
 
 def _answer(answers: Iterable[tuple[_Queued, Answer]]) -> None:

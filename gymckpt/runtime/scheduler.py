@@ -19,8 +19,8 @@ from gymckpt.core.events import FailureRecord, TakenOver, TimerFired, Triggered
 from gymckpt.core.operation import NO_CALLS
 from gymckpt.core.settings import RENEW
 from gymckpt.errors import TransitionRefused
-from gymckpt.runtime.asks import AskKey
-from gymckpt.runtime.driver import HEARTBEAT, Driver, record_of
+from gymckpt.runtime.asks import AskKey, record_of
+from gymckpt.runtime.driver import HEARTBEAT, Driver
 from gymckpt.standins import RemoteFailure
 
 __all__ = ["Scheduler"]

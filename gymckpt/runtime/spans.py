@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from opentelemetry import trace
 
 from gymckpt.core.operation import OperationState
+from gymckpt.errors import text_of
 
 __all__ = ["StateSpans"]
+
+logger = logging.getLogger("gymckpt")
 
 _tracer = trace.get_tracer("gymckpt")
 
@@ -22,15 +27,28 @@ class StateSpans:
         """
         End the span of the state that was left and begin that of the new one.
 
+        A tracer that fails costs this state its span, and nothing else.
+
         Args:
             operation: The operation after its latest step.
         """
         if operation.state == self._state:
             return
-        if self._span is not None:
-            self._span.end()
         self._state = operation.state
-        self._span = None
+        try:
+            self._change(operation)
+        except Exception as error:
+            logger.warning(
+                "operation %r: there is no span of state %r: %s",
+                operation.operation_id,
+                operation.state,
+                text_of(error),
+            )
+
+    def _change(self, operation: OperationState) -> None:
+        left, self._span = self._span, None
+        if left is not None:
+            left.end()
         if not operation.settled:
             self._span = _tracer.start_span(
                 f"{operation.chart}.{operation.state}",

@@ -21,8 +21,8 @@ import attrs
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment, Replied
 from gymckpt.journal import Journal
+from gymckpt.runtime.asks import record_of
 from gymckpt.runtime.clock import Clock
-from gymckpt.runtime.driver import record_of
 from gymckpt.testing.account import Account, Broken, Notes, note_cancel, note_reply, note_send
 from gymckpt.testing.processes import Process, ProcessLoop
 

@@ -21,7 +21,7 @@ from gymckpt.core.operation import machine_of
 from gymckpt.errors import is_actor_dead
 from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME
 from gymckpt.replies import GymCheckpointPrepareSummary
-from gymckpt.runtime.driver import record_of
+from gymckpt.runtime.asks import record_of
 from gymckpt.runtime.virtual import VirtualClock
 from gymckpt.testing.account import (
     DRIVING,
