@@ -25,7 +25,7 @@ from gymckpt.errors import (
     text_of,
 )
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.standins import notes_of
+from gymckpt.standins import notes_of, text_of_failure
 from gymckpt.wording import guarded
 
 __all__ = ["BodyGuard", "Running"]
@@ -340,7 +340,7 @@ def _retrieve(looking: asyncio.Future[str]) -> None:
 
 def _reason(error: BaseException) -> str:
     """Return how the journal names an error for which an operation is given up."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    return text_of_failure(error)
 
 
 def _note(error: BaseException, note: str) -> None:

@@ -11,6 +11,7 @@ error itself.
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
@@ -18,14 +19,31 @@ from typing import Any, ClassVar, cast
 import attrs
 import cloudpickle
 
-from gymckpt.wording import guarded, text_of
+from gymckpt.wording import guarded, one_line, text_of
 
-__all__ = ["PackedFailure", "Portable", "RemoteFailure", "pack", "tame", "text_of_failure"]
+__all__ = [
+    "PackedFailure",
+    "Portable",
+    "RemoteFailure",
+    "pack",
+    "said_by",
+    "tame",
+    "text_of_failure",
+]
 
 TRACEBACK_MAX = 16_000
 """How many characters of a traceback a stand-in keeps."""
 
 _TYPE_NAME_MAX = 100
+
+_ACTORS_MAX = 8
+"""Through how many actors a failure is followed to the one that raised it."""
+
+_LOST_NAMES = frozenset({"RayError", "UnserializableException"})
+"""What Ray delivers in place of an exception that could not be pickled, or not be made again."""
+
+_LAST_LINES = re.compile(r"\n(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*): (\S[^\0]*)\Z")
+"""The end of a traceback, behind its last line of code: the class that was raised, and its text."""
 
 
 _cloudpickle: Any = cloudpickle
@@ -89,16 +107,43 @@ class RemoteFailure(Portable, RuntimeError):
         self.traceback_text = traceback_text
 
 
-def type_name_of(error: BaseException) -> str:
-    """Return the name of an exception's class, bounded; of a stand-in, that of the original."""
-    name = error.type_name if isinstance(error, RemoteFailure) else type(error).__name__
-    return name[:_TYPE_NAME_MAX]
+def said_by(error: BaseException) -> tuple[str, str]:
+    """
+    Return the name of a failure's class and, in one line, what it said; both bounded.
+
+    Args:
+        error: What a call ended with. Of a stand-in it is the original that counts, and of what
+            Ray delivered, which is a class made on the fly with a coloured traceback for its
+            text, what the actor raised.
+    """
+    for _link in range(_ACTORS_MAX):
+        error = _cause_on_ray(error) or error
+    if isinstance(error, RemoteFailure):
+        return one_line(error.type_name)[:_TYPE_NAME_MAX], one_line(error.text)
+    name, text = type(error).__name__, cast("object", error)
+    if name in _LOST_NAMES:
+        name, text = guarded(lambda: _last_lines(str(error)), None) or (name, text)
+    return one_line(name)[:_TYPE_NAME_MAX], one_line(text)
+
+
+def _cause_on_ray(error: BaseException) -> BaseException | None:
+    """Return what an actor raised, of an error that Ray delivered; None where it is no such one."""
+    if not any(base.__name__ == "RayTaskError" for base in type(error).__mro__):
+        return None
+    cause: object = guarded(lambda: getattr(error, "cause", None), None)
+    return cause if isinstance(cause, BaseException) else None
+
+
+def _last_lines(trace: str) -> tuple[str, object] | None:
+    """Return the class and the text at the end of a traceback; None where it is none."""
+    found = _LAST_LINES.search(trace[trace.rfind("\n  ") + 1 :])
+    return None if found is None else (found[1], found[2])
 
 
 def text_of_failure(error: BaseException) -> str:
     """Say in one line what a failure is; the same for a failure and for its stand-in."""
-    said = error.text if isinstance(error, RemoteFailure) else error
-    return f"{type_name_of(error)}: {text_of(said)}"
+    name, text = said_by(error)
+    return f"{name}: {text}"
 
 
 def tame(error: BaseException) -> BaseException:
@@ -124,7 +169,7 @@ def _stand_in(error: BaseException) -> RemoteFailure:
     if isinstance(error, RemoteFailure):
         return error
     trace = guarded(lambda: "".join(traceback.format_exception(error)), "")
-    failure = RemoteFailure(type_name_of(error), text_of(error), text_of(trace, TRACEBACK_MAX))
+    failure = RemoteFailure(*said_by(error), text_of(trace, TRACEBACK_MAX))
     for note in notes_of(error):
         failure.add_note(note)
     return failure

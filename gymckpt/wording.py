@@ -19,6 +19,7 @@ __all__ = [
     "clipped",
     "did_you_mean",
     "guarded",
+    "one_line",
     "redacted",
     "sample",
     "show",
@@ -66,6 +67,12 @@ _SECRETS = (
 
 _MARK = re.compile(r"[:=\s]")
 """Every pattern needs one of these; most names and ids have none and are not searched further."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}m")
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"
+}
+"""A terminal obeys these, and some databases refuse a NUL."""
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 3
@@ -119,10 +126,11 @@ def clipped(text: str, limit: int = TEXT_MAX) -> str:
 
 
 def _presentable(text: str, limit: int) -> str:
-    """Redact and bound a text, and spell out what neither UTF-8 nor every database can hold."""
+    """Redact and bound a text without colours, and spell out what not every reader can bear."""
     if len(text) <= limit and text.isascii() and text.isprintable() and not _MARK.search(text):
         return text  # as most names and ids are, of which a manifest has thousands
-    text = redacted(clipped(text, _SCAN_MAX)).replace("\0", "\\x00")
+    text = _COLOURS.sub("", clipped(text, _SCAN_MAX)).replace("\r\n", "\n")
+    text = redacted(text.translate(_CONTROLS))
     return clipped(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
 
 
@@ -141,6 +149,18 @@ def text_of(value: object, limit: int = TEXT_MAX) -> str:
     if type(value) is str:
         return _presentable(value, limit)
     return guarded(lambda: _presentable(str(value), limit), _unreadable(value))
+
+
+def one_line(value: object, limit: int = TEXT_MAX) -> str:
+    """
+    Return what `text_of` returns, its lines joined with spaces.
+
+    Args:
+        value: Any object.
+        limit: The most characters to return.
+    """
+    lines = [line.strip() for line in text_of(value, _SCAN_MAX).splitlines()]
+    return text_of(" ".join(line for line in lines if line), limit)
 
 
 def show(value: object) -> str:

@@ -6,12 +6,14 @@ import asyncio
 import copy
 import inspect
 import pickle
+import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import pytest
-from hypothesis import given
+import ray.exceptions
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gymckpt import errors
@@ -19,6 +21,7 @@ from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
+    GymCheckpointUnavailable,
     IllegalTransition,
     OperationOpen,
     RemoteFailure,
@@ -29,9 +32,9 @@ from gymckpt.errors import (
     tame,
     text_of,
 )
-from gymckpt.standins import pack
+from gymckpt.standins import pack, said_by, text_of_failure
 from gymckpt.wording import TEXT_MAX
-from tests.odd_exceptions import FAILURES, HoldsLock
+from tests.odd_exceptions import FAILURES, HoldsLock, LoadsOther, ReduceRaises, TwoArguments
 
 MESSAGE_MAX = 20_000
 
@@ -40,6 +43,14 @@ PICKLERS = {"pickle": pickle.dumps, "cloudpickle": cloudpickle.dumps}
 
 def travelled(error: Any, dumps: Callable[[Any], bytes]) -> Any:
     return pickle.loads(dumps(error))
+
+
+def delivered(failure: BaseException) -> BaseException:
+    """Return what Ray delivers of a failure: its own class, with a coloured traceback for text."""
+    made: Any = ray.exceptions.RayTaskError
+    where = ("Deployment.checkpoint_prepare", "Traceback (most recent call last):\n  File x\n...")
+    told = made(*where, failure, f"ray::{where[0]}", 7, "192.0.2.2")
+    return cast("BaseException", told.as_instanceof_cause())
 
 
 # --- any exception object at all ------------------------------------------------------------------
@@ -61,6 +72,38 @@ def test_any_exception_object_can_be_named_tamed_and_classified(failure: BaseExc
     assert repr(tamed)
     assert is_transient_failure(failure) in (True, False)
     assert is_actor_dead(failure) is False
+
+
+@given(FAILURES)
+def test_a_failure_is_told_in_one_line(failure: BaseException) -> None:
+    """Whatever it says, it has one line without an escape, and its stand-in says the same."""
+    told = text_of_failure(failure)
+
+    assert len(told.splitlines()) <= 1
+    assert not any(unicodedata.category(letter) == "Cc" for letter in told)
+    assert text_of_failure(tame(failure)) == told
+    assert text_of_failure(pack(failure).stand_in) == told
+
+
+@given(FAILURES.filter(lambda failure: not isinstance(failure, BaseExceptionGroup)))
+def test_what_ray_delivered_is_told_as_the_actor_raised_it(failure: BaseException) -> None:
+    """The class and the text are the actor's, through one actor or two, without a traceback."""
+    assume(not isinstance(failure, HoldsLock | LoadsOther | ReduceRaises | TwoArguments))
+    through_one = delivered(failure)
+
+    assert "\x1b[36mray::Deployment.checkpoint_prepare" in str(through_one)
+    assert said_by(through_one) == said_by(failure)
+    assert said_by(delivered(through_one)) == said_by(failure)
+
+
+def test_a_refusal_on_ray_is_told_by_its_reason() -> None:
+    """The reason comes first, right behind the class that was raised."""
+    refusal = delivered(GymCheckpointUnavailable("games is parked\n  by \x1b[31m'other'\x1b[0m"))
+
+    assert str(GymCheckpointOperationError("prepare", {"games/replica-0": refusal})) == (
+        "Gym checkpoint prepare failed on 1 instance(s): games/replica-0: "
+        "GymCheckpointUnavailable: games is parked by 'other'"
+    )
 
 
 @given(FAILURES)

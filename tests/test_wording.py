@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from gymckpt.errors import (
     show,
     text_of,
 )
-from gymckpt.wording import TEXT_MAX, clipped
+from gymckpt.wording import TEXT_MAX, clipped, one_line
 
 TEXTS = st.one_of(
     st.text(),
@@ -113,6 +114,27 @@ def test_every_message_can_be_stored(text: str) -> None:
     assert said.encode().decode() == said
     assert "\0" not in said
     assert text_of(said) == said
+
+
+@given(TEXTS, st.sampled_from(["\x1b[36m{}\x1b[39m", "\x1b]0;{}\x07", "\x9b2J{}", "{}\x7f\b"]))
+def test_no_message_commands_a_terminal(text: str, command: str) -> None:
+    """Colours are left out, and every other control is spelled, but for tabs and new lines."""
+    said = text_of(command.format(text))
+
+    controls = {letter for letter in said if unicodedata.category(letter) == "Cc"}
+    assert controls <= {"\t", "\n"}
+    assert text_of("\x1b[1;36mray::f()\x1b[39m\r\nend\x1b[2J") == "ray::f()\nend\\x1b[2J"
+
+
+@given(TEXTS | st.lists(TEXTS).map("\r\n  ".join), st.integers(50, 300))
+def test_one_line_is_one_line(text: str, limit: int) -> None:
+    """Lines are joined before the text is bounded, and a text that is one is left as it is."""
+    said = one_line(text, limit)
+
+    assert len(said.splitlines()) <= 1
+    assert len(said) <= limit
+    assert one_line(said, limit) == said
+    assert one_line("one\n\n  two\u2028three ") == "one two three"
 
 
 @given(st.lists(st.integers(), max_size=40), st.none() | st.integers(40, 10**9))

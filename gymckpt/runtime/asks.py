@@ -26,6 +26,7 @@ from gymckpt.errors import (
 )
 from gymckpt.runtime.instances import Interrupted, send, watch
 from gymckpt.runtime.wire import Judgement, Wire
+from gymckpt.standins import said_by
 
 __all__ = ["AskKey", "Asks", "record_of"]
 
@@ -160,9 +161,10 @@ class Asks:
 
 def record_of(error: BaseException) -> FailureRecord:
     """Return what the journal keeps of what a call or a file effect ended with."""
+    name, text = said_by(error)
     return FailureRecord(
-        type=type(error).__name__,
-        text=text_of(error),
+        type=name,
+        text=text,
         transient=is_transient_failure(error),
         dead=is_actor_dead(error),
     )

@@ -225,6 +225,23 @@ async def test_checkpoint_and_restore(fleet: NewFleet, tmp_path: Path) -> None:
     assert (ships.state("save"), ships.state("load")) == ("resumed", "resumed")
 
 
+async def test_a_refusal_is_recorded_and_explained_as_the_actor_said_it(fleet: NewFleet) -> None:
+    """The journal, the error and its explanation give the actor's own class and text, no more."""
+    ships = fleet(2)
+    await ships.actors[1].do.remote("prepare", "unavailable")
+    said = "GymCheckpointUnavailable: HTTP 503 unavailable"
+    with pytest.raises(GymCheckpointOperationError, match=said) as caught:
+        async with ships.coordinator().prepared("refused"):
+            pytest.fail("it parked")
+    entries = ships.journal.read(ships.run, "refused")
+    failures = [entry.facts["failure"] for entry in entries if "failure" in entry.facts]
+    assert failures
+    assert {f"{failure['type']}: {failure['text']}" for failure in failures} == {said}
+    told = [str(caught.value), *caught.value.__notes__, *(str(entry.facts) for entry in entries)]
+    assert any("replica-1 failed prepare after" in line and said in line for line in told)
+    assert not any("\x1b" in line or "ray::" in line or "\n" in line for line in told)
+
+
 async def test_b5_actor_is_killed_in_the_body(fleet: NewFleet) -> None:
     """B5: an actor that is killed while its lease is renewed ends the body, its peer is resumed."""
     ships = fleet(2)
