@@ -35,6 +35,7 @@ from gymckpt.episodes import EnvironmentEpisode, require_operation_id
 from gymckpt.errors import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
+    IllegalTransition,
     is_transient_gym_checkpoint_failure,
 )
 from gymckpt.journal import Journal, default_run
@@ -45,14 +46,14 @@ from gymckpt.manifest import (
     load_gym_checkpoint_manifest,
     write_gym_checkpoint_manifest,
 )
-from gymckpt.operations import Operations, illegal
+from gymckpt.operations import Operations
 from gymckpt.recovery import Recovered
 from gymckpt.replies import (
     GymCheckpointCommitSummary,
     GymCheckpointPrepareSummary,
     staging_keys_of,
 )
-from gymckpt.running import BodyGuard
+from gymckpt.running import BodyGuard, Running
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
 from gymckpt.topology import (
@@ -204,6 +205,15 @@ class GymCheckpointCoordinator:
         """
         self._operations.require_none_open(wanted)
 
+    def has_opened(self, operation_id: str) -> bool:
+        """
+        Whether a checkpoint or restore was opened here last, so that something may have been sent.
+
+        Args:
+            operation_id: Its id.
+        """
+        return self._operations.opened == operation_id
+
     # --- verbs ----------------------------------------------------------------------------------
 
     async def prepare(self, checkpoint_id: str) -> dict[str, GymCheckpointPrepareSummary]:
@@ -243,7 +253,7 @@ class GymCheckpointCoordinator:
         require_operation_id(checkpoint_id, "checkpoint id")
         running = self._operations.require_open(checkpoint_id, "renew")
         if not running.operation.row.renews:
-            raise illegal(running, "renew")
+            raise _illegal(running, "renew")
         if not await running.scheduler.renewed():
             await running.end(running.error())
 
@@ -311,7 +321,7 @@ class GymCheckpointCoordinator:
         calls = running.calls
         legal = "commit" in running.operation.declared.legal(running.operation.state)
         if not isinstance(calls, CheckpointCalls) or calls.offer is not None or not legal:
-            raise illegal(running, "commit")
+            raise _illegal(running, "commit")
         require_no_restart(offered, calls.restarts)
         calls.offer = Offer(root=root, episodes=offered, restarts=left_out)
         counts = {instance: len(episodes) for instance, episodes in offered.items()}
@@ -377,7 +387,29 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: Some instance failed.
         """
         self._require_manifest(manifest)
-        await self.retire(restore_id, RestoreCalls(restore_id, manifest.instances).replacements)
+        await self.retire(restore_id, manifest.next_attempts())
+
+    async def retire_unwanted(
+        self, episodes_by_instance: Episodes
+    ) -> Mapping[str, tuple[EnvironmentEpisode, ...]]:
+        """
+        Retire attempts that nobody wants any more, now or once what is open has ended.
+
+        Args:
+            episodes_by_instance: Instance to those attempts.
+
+        Returns:
+            What is not confirmed yet. It is tried again before the next operation and now and
+            then, until the lease grace has passed.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An instance is unknown; nothing was sent.
+        """
+        unwanted = require_inventory(
+            episodes_by_instance, self._live, "episodes_by_instance", whole=False
+        )
+        return await self._operations.debts.retire(unwanted, self._settings())
 
     async def restore(
         self, restore_id: str, checkpoint_root: str | Path, manifest: GymCheckpointManifest
@@ -407,6 +439,7 @@ class GymCheckpointCoordinator:
         }
         running = await self._operations.begin("restore", restore_id, calls, facts)
         await running.advance("restore", "restored")
+        self._operations.debts.settle(manifest.next_attempts())
 
     async def resume(self, checkpoint_id: str) -> None:
         """
@@ -530,3 +563,16 @@ class GymCheckpointCoordinator:
         if not isinstance(manifest, GymCheckpointManifest):
             raise TypeError(f"a GymCheckpointManifest is needed, not {type(manifest).__name__}")
         require_topology(list(manifest.instances), self.instance_ids, "the manifest")
+
+
+def _illegal(running: Running, verb: str) -> IllegalTransition:
+    """Return the error of a verb that the open operation cannot take now."""
+    operation = running.operation
+    return IllegalTransition(
+        operation.chart,
+        operation.chart_version,
+        operation.state,
+        verb,
+        operation.declared.legal(operation.state),
+        subject=running.wire_id,
+    )

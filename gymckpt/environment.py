@@ -28,6 +28,7 @@ from gymckpt.errors import (
     RestartOnlyDeployment,
     UnownedEpisodes,
     is_transient_gym_checkpoint_failure,
+    sample,
     text_of,
 )
 from gymckpt.interfaces import EnvironmentSnapshot, RestoredEnvironmentRollouts
@@ -37,12 +38,18 @@ from gymckpt.manifest import (
     load_gym_checkpoint_manifest,
 )
 from gymckpt.recovery import Recovered
+from gymckpt.running import note_on
 from gymckpt.runtime.worker import run_bounded
 from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource
 from gymckpt.startup import recovered_first, require_methods
-from gymckpt.topology import Inventory, require_disjoint, require_inventory, require_topology
+from gymckpt.topology import (
+    Inventory,
+    require_disjoint,
+    require_inventory,
+    require_root,
+    require_topology,
+)
 from gymckpt.unattached import Unattached
-from gymckpt.wording import guarded
 
 __all__ = ["GymEnvironmentCheckpoint"]
 
@@ -143,7 +150,7 @@ class GymEnvironmentCheckpoint:
 
         Raises:
             OperationOpen: A snapshot or restore is under way; its dispatch stays closed.
-            TypeError: RL's list of what is in flight is malformed; nobody was parked.
+            TypeError: The path is none, or RL's list of what is in flight is malformed.
             ValueError: That list names an unknown instance or a rollout twice; nobody was parked.
             GymCheckpointNotReady: Some instance could not park, or a reply on the wire did not
                 land in time.
@@ -151,16 +158,16 @@ class GymEnvironmentCheckpoint:
             UnownedEpisodes: An instance holds live episodes that nobody can restore.
             BaseException: What the body raised.
         """
-        snapshot_id = new_operation_id("snapshot")
+        snapshot_id, path = new_operation_id("snapshot"), Path(require_root(checkpoint_path))
         with self._alone("snapshot", snapshot_id):
             snapshot: GymEnvironmentSnapshot | None = None
-            async with self._rollouts.dispatch_closed():
+            async with self._dispatch_closed():
                 in_flight = self._in_flight()
                 if not any(in_flight.values()):
                     yield None
                     return
                 async with self._coordinator.prepared(snapshot_id) as restarts:
-                    snapshot = await self._saved(snapshot_id, checkpoint_path, in_flight, restarts)
+                    snapshot = await self._saved(snapshot_id, path, in_flight, restarts)
                     yield snapshot
             snapshot.timeline = await self._timeline(snapshot_id, snapshot.timeline)
 
@@ -177,33 +184,30 @@ class GymEnvironmentCheckpoint:
 
         Raises:
             OperationOpen: A snapshot or restore is under way; nothing was sent.
+            TypeError: The path is none; nothing was sent.
             FileNotFoundError: There is no manifest; nothing was sent.
             ValueError: The manifest is damaged or of another topology; nothing was sent.
             TimeoutError: The manifest could not be read in time; nothing was sent.
             GymCheckpointOperationError: Some instance failed; nothing is continued.
             BaseException: What the body raised; nothing is continued.
         """
-        restore_id = new_operation_id("restore")
+        restore_id, path = new_operation_id("restore"), Path(require_root(checkpoint_path))
         with self._alone("restore", restore_id):
             manifest = await self._off_the_loop(
-                lambda: load_gym_checkpoint_manifest(checkpoint_path), "gymckpt-manifest-reading"
+                lambda: load_gym_checkpoint_manifest(path), "gymckpt-manifest-reading"
             )
             require_topology(
                 list(manifest.instances), self._coordinator.instance_ids, "the manifest"
             )
-            restored = _restored_by(manifest)
-            replacements: dict[str, set[EnvironmentEpisode]] = {}
-            for instance, episode in restored.replacements():
-                replacements.setdefault(instance, set()).add(episode)
-            entered = ended = False
+            restored, replacements = _restored_by(manifest), manifest.next_attempts()
+            ended = False
             try:
-                async with self._coordinator.restored(restore_id, checkpoint_path, manifest):
-                    entered = True
+                async with self._coordinator.restored(restore_id, path, manifest):
                     yield restored
                     self._unattached.add(replacements, self._rollouts.episodes_in_flight())
                     ended = True
             except BaseException as error:
-                if entered or not isinstance(error, OperationOpen):
+                if self._coordinator.has_opened(restore_id):
                     self._unattached.forget(replacements)
                     self._tell_refused(replacements, error)
                 if ended:
@@ -223,6 +227,25 @@ class GymEnvironmentCheckpoint:
         finally:
             self._busy_with = None
 
+    @asynccontextmanager
+    async def _dispatch_closed(self) -> AsyncIterator[None]:
+        """Close RL's gate; where its reopening fails after the body, that is a note (S9)."""
+        gate = self._rollouts.dispatch_closed()
+        await gate.__aenter__()
+        try:
+            yield
+        except BaseException as error:
+            first, suppressed = error, False
+            try:
+                suppressed = await gate.__aexit__(type(first), first, first.__traceback__)
+            except Exception as failed:
+                if failed is not first:
+                    note_on(first, f"cleanup: dispatch did not reopen: {text_of(failed)}")
+            if not suppressed:
+                raise
+        else:
+            await gate.__aexit__(None, None, None)
+
     async def _off_the_loop(self, job: Callable[[], T], name: str) -> T:
         return await run_bounded(job, name, timeout_s=self._coordinator.control_timeout_s)
 
@@ -236,9 +259,8 @@ class GymEnvironmentCheckpoint:
         try:
             self._rollouts.attempts_refused(refused)
         except Exception as failed:
-            note = f"cleanup: RL was not told of {len(refused)} refused attempt(s): "
-            note += text_of(failed)
-            guarded(lambda: error.add_note(note), None)
+            what = f"RL was not told of {len(refused)} refused attempt(s)"
+            note_on(error, f"cleanup: {what}: {text_of(failed)}")
 
     async def _retire(
         self, replacements: Mapping[str, Collection[EnvironmentEpisode]], error: BaseException
@@ -249,16 +271,10 @@ class GymEnvironmentCheckpoint:
         That is so where its caller was cancelled when the body had ended and instances were
         reopening already.
         """
-        inventory = {
-            instance: tuple(sorted(replacements.get(instance, ())))
-            for instance in self._coordinator.instance_ids
-        }
-        try:
-            retire_id = new_operation_id("retire")
-            await asyncio.shield(self._coordinator.retire(retire_id, inventory))
-        except Exception as failed:
-            note = f"cleanup: retiring restored attempts is unconfirmed: {text_of(failed)}"
-            guarded(lambda: error.add_note(note), None)
+        left = await asyncio.shield(self._coordinator.retire_unwanted(replacements))
+        if left:
+            what = "retiring restored attempts is unconfirmed and is tried again"
+            note_on(error, f"cleanup: {what}: {sample(sorted(left))}")
 
     # --- parts of a snapshot --------------------------------------------------------------------
 

@@ -22,12 +22,13 @@ from gymckpt.core.settings import RESUME, Settings
 from gymckpt.core.step import open_operation
 from gymckpt.episodes import new_operation_id, require_operation_id
 from gymckpt.errors import (
+    GymCheckpointOperationError,
     IllegalTransition,
     OperationIdUsed,
     OperationOpen,
 )
 from gymckpt.journal import Journal
-from gymckpt.owed import Debts, owed_in
+from gymckpt.owed import Debts, retired_by, used_up_by
 from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, Recovered, outcome_of, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
@@ -35,7 +36,7 @@ from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
 from gymckpt.topology import to_facts
 
-__all__ = ["Operations", "illegal"]
+__all__ = ["Operations"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -94,7 +95,10 @@ class Operations:
         self._unsettled: dict[Scheduler, None] = {}
         """Operations of this process that were released before they ended, or taken over, in that
         order, so that equal histories run equally."""
-        self._debts = Debts(
+        self._beginning: set[str] = set()  # the ids of those whose opening is being recorded
+        self.opened: str | None = None
+        """The id of the checkpoint or restore that was opened last; nothing is sent before."""
+        self.debts = Debts(
             retire=lambda owed: self._run_sweep("retire", new_operation_id("retire"), owed),
             is_busy=lambda: self.open is not None or self._opening is not None,
             clock=clock,
@@ -148,9 +152,9 @@ class Operations:
                 unsettled.sweep()
             while self._sweeping:
                 await asyncio.wait(self._sweeping.copy())
-            await self._debts.pay()
+            await self.debts.pay()
             running = await self._opened(chart, wire_id, calls, tuple(self._handles), facts)
-            self.open, self._lost = running, None
+            self.open, self._lost, self.opened = running, None, wire_id
         finally:
             self._opening = None
         return running
@@ -199,6 +203,12 @@ class Operations:
         recorder = await self._required_recorder()
         running = {*self._sweeps, *([self.open] if self.open else [])}
         in_sight = tuple(self._unsettled)
+        taken: list[Scheduler] = []
+
+        def adopt(scheduler: Scheduler) -> None:
+            taken.append(scheduler)
+            self._keep_in_sight(scheduler)
+
         for scheduler in in_sight:
             scheduler.sweep()
         found = await recover_all(
@@ -212,17 +222,26 @@ class Operations:
             but=[
                 *(known.operation.operation_id for known in running),
                 *(known.operation.operation_id for known in in_sight),
+                *self._beginning,
             ],
-            adopt=self._keep_in_sight,
+            adopt=adopt,
         )
-        now_ts = self._clock.wall_ts()
-        owed, settings = await recorder.run(lambda: owed_in(recorder.journal, self.run, now_ts))
-        payable = {instance: owed[instance] for instance in owed if instance in self._handles}
-        self._debts.add(payable, settings)
-        if self.open is None and self._opening is None:
-            await self._debts.pay()
+        await self.debts.collect(recorder, self.run, self._handles)
+        found_in = {one.operation_id: one.found_in for one in found}
+        for scheduler in taken:
+            operation = scheduler.operation
+            await self._forget(used_up_by(operation, found_in[operation.operation_id]))
         known = tuple(outcome_of(one, one.operation.state, self._handles) for one in in_sight)
         return known + found
+
+    async def _forget(self, rollouts: Listed) -> None:
+        """Let the snapshot of a restore that was taken over be restored again; best effort."""
+        if not rollouts or self.open is not None or self._opening is not None:
+            return
+        try:
+            await self._run_sweep("forget", new_operation_id("forget"), rollouts)
+        except GymCheckpointOperationError as error:
+            logger.warning("the restore that was recovered cannot be repeated: %s", error)
 
     async def history(self, operation_id: str) -> tuple[Entry, ...]:
         """
@@ -259,6 +278,7 @@ class Operations:
             await running.advance("run", "done")
         finally:
             self._sweeps.discard(running)
+            self.debts.settle(retired_by(running.operation))
 
     async def _sweep_id(self, call: str, wire_id: str) -> str:
         """
@@ -317,6 +337,8 @@ class Operations:
         running = Running(scheduler, calls, 2 * call_s + tries_s + 3 * self._journal_timeout_s)
         scheduler.on_released = lambda: self._let_go(running)
         recording = asyncio.ensure_future(scheduler.open(opening.entries))
+        self._beginning.add(operation_id)
+        recording.add_done_callback(lambda _: self._beginning.discard(operation_id))
         try:
             await asyncio.shield(recording)
         except asyncio.CancelledError:
@@ -352,7 +374,7 @@ class Operations:
             self.open = None
             self._lost = running if running.lost_unseen else None
             if isinstance(running.calls, RestoreCalls):
-                self._debts.note(running.scheduler, running.calls)
+                self.debts.note(running.scheduler, running.calls)
         self._look_after(running.scheduler)
 
     def _keep_in_sight(self, scheduler: Scheduler) -> None:
@@ -371,16 +393,3 @@ def _give_up_opened(scheduler: Scheduler, recording: asyncio.Future[None]) -> No
     """End an operation whose caller was cancelled while its opening was being recorded."""
     if not recording.cancelled() and recording.exception() is None:
         scheduler.post("cancel", {"reason": "its caller was cancelled before it began"})
-
-
-def illegal(running: Running, verb: str) -> IllegalTransition:
-    """Return the error of a verb that the open operation cannot take now."""
-    operation = running.operation
-    return IllegalTransition(
-        operation.chart,
-        operation.chart_version,
-        operation.state,
-        verb,
-        operation.declared.legal(operation.state),
-        subject=running.wire_id,
-    )

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from gymckpt.calls import RestoreCalls, SweepCalls
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import Settings
+from gymckpt.core.settings import RESUME, Settings
 from gymckpt.core.step import Step, open_operation
 from gymckpt.episodes import EnvironmentEpisode, new_operation_id
 from gymckpt.errors import (
-    GymCheckpointOperationError,
     InvariantViolated,
     JournalError,
     JournalUnavailable,
@@ -33,9 +32,10 @@ from gymckpt.journal import Journal
 from gymckpt.journal.rules import Selection
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.scheduler import Scheduler
+from gymckpt.runtime.worker import Recorder
 from gymckpt.topology import from_facts, to_facts
 
-__all__ = ["Debts", "Owed", "new_retire", "owed_in"]
+__all__ = ["Debts", "Owed", "new_retire", "owed_in", "retired_by", "used_up_by"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -59,23 +59,75 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
     Raises:
         JournalUnavailable: The journal cannot be read.
     """
-    owed: dict[str, dict[EnvironmentEpisode, float]] = {}
-    settings: Settings | None = None
-    discarded = Selection(run=run, chart="restore", states=("discarding", "discarded"))
-    for operation in _replayed(journal, discarded):
-        left_s = operation.lease_horizon_at_s - (now_ts - operation.opened_ts)
-        if "restore" not in operation.calls or left_s <= 0:
-            continue
-        settings = operation.settings
-        for instance, episodes in _unconfirmed(operation).items():
-            since = owed.setdefault(instance, {})
-            for episode in episodes:
-                since[episode] = max(since.get(episode, 0.0), operation.opened_ts)
-    if any(owed.values()):
-        for paid in _replayed(journal, Selection(run=run, chart="sweep")):
-            for instance, episodes in _retired(paid).items():
-                _settle(owed.get(instance, {}), episodes, paid.opened_ts)
-    return {name: tuple(sorted(left)) for name, left in owed.items() if left}, settings
+    unpaid = {
+        (instance, episode): operation
+        for (instance, episode), operation in _latest_restores(journal, run).items()
+        if operation.state in _DISCARDED
+        and operation.lease_horizon_at_s > now_ts - operation.opened_ts
+        and operation.call_state("retire", instance).state not in _CONFIRMED
+    }
+    if not unpaid:
+        return {}, None
+    since: dict[str, dict[EnvironmentEpisode, float]] = {}
+    for (instance, episode), operation in unpaid.items():
+        since.setdefault(instance, {})[episode] = operation.opened_ts
+    latest = max(unpaid.values(), key=lambda operation: operation.opened_ts)
+    earliest_ts = min(operation.opened_ts for operation in unpaid.values())
+    sweeps = Selection(run=run, chart="sweep", updated_since_ts=earliest_ts)
+    for paid in _replayed(journal, sweeps):
+        for instance, episodes in retired_by(paid).items():
+            _settle(since.get(instance, {}), episodes, paid.opened_ts)
+    owed = {name: tuple(sorted(left)) for name, left in since.items() if left}
+    return owed, latest.settings
+
+
+_UNTOLD = ("restoring", "restored", "retiring")
+"""Where a restore is before its caller is told what came of it, and any instance reopens."""
+
+
+def used_up_by(taken: OperationState, found_in: str) -> dict[str, tuple[str, ...]]:
+    """
+    Return the rollouts that the recovery of a restore has made instances refuse, by instance.
+
+    Where its controller was gone before it could tell anybody, nothing of these attempts was ever
+    dispatched, and nothing after them: they are stopped, and the restore's id is refused. Once
+    they are forgotten there, the same snapshot can be restored again.
+
+    Args:
+        taken: An operation that was taken over.
+        found_in: The state in which it was found.
+    """
+    if taken.chart != "restore" or found_in not in _UNTOLD or taken.state not in _DISCARDED:
+        return {}
+    return {
+        instance: tuple(episode.rollout_id for episode in episodes)
+        for instance, episodes in _replacements(taken).items()
+        if episodes
+        and taken.call_state("retire", instance).state == "answered"
+        and taken.call_state(RESUME, instance).state == "answered"
+    }
+
+
+_DISCARDED = ("discarding", "discarded")
+_STANDING = ("resuming", "resumed")
+
+
+def _latest_restores(
+    journal: Journal, run: str
+) -> dict[tuple[str, EnvironmentEpisode], OperationState]:
+    """
+    Return instance and restored attempt to the last restore that has tried to install it there.
+
+    Only that one counts: whatever was before is gone from an instance that took it.
+    """
+    ended = Selection(run=run, chart="restore", states=(*_DISCARDED, *_STANDING))
+    return {
+        (instance, episode): operation
+        for operation in _replayed(journal, ended)
+        if "restore" in operation.calls
+        for instance, episodes in _replacements(operation).items()
+        for episode in episodes
+    }
 
 
 def _settle(
@@ -98,17 +150,15 @@ def _replayed(journal: Journal, selection: Selection) -> Iterable[OperationState
             logger.warning("operation %r is unreadable: %s", row.operation_id, text_of(broken))
 
 
-def _unconfirmed(operation: OperationState) -> dict[str, tuple[EnvironmentEpisode, ...]]:
-    """Return the attempts that a discarded restore installed and may not have stopped."""
-    retires = operation.calls.get("retire", NO_CALLS)
+def _replacements(restore: OperationState) -> dict[str, tuple[EnvironmentEpisode, ...]]:
+    """Return the attempts that a restore was to install."""
     return {
         instance: tuple(episode.next_attempt() for episode in episodes)
-        for instance, episodes in from_facts(operation.opening["inventory"]).items()
-        if retires.get(instance).state not in _CONFIRMED
+        for instance, episodes in from_facts(restore.opening["inventory"]).items()
     }
 
 
-def _retired(sweep: OperationState) -> dict[str, tuple[EnvironmentEpisode, ...]]:
+def retired_by(sweep: OperationState) -> Owed:
     """Return what a sweep has stopped for certain."""
     if sweep.opening.get("call") != "retire":
         return {}
@@ -161,7 +211,7 @@ class Debts:
         Begin without any.
 
         Args:
-            retire: Retires attempts under a new id, and raises what `_run_sweep` raises.
+            retire: Retires attempts under a new id, and settles what is confirmed.
             is_busy: Whether a checkpoint or restore is open, so that nothing may be retired.
             clock: The clocks.
         """
@@ -205,29 +255,64 @@ class Debts:
             self._ends_s = self._clock.monotonic_s() + settings.lease_grace_s
             self._pay_later()
 
+    async def collect(self, recorder: Recorder, run: str, instances: Collection[str]) -> None:
+        """
+        Take over what the journal says that earlier controllers owe, and pay it where that may be.
+
+        Args:
+            recorder: The journal.
+            run: The run.
+            instances: Those that can be reached.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        now_ts = self._clock.wall_ts()
+        owed, settings = await recorder.run(lambda: owed_in(recorder.journal, run, now_ts))
+        payable = {instance: owed[instance] for instance in owed if instance in instances}
+        await self.retire(payable, settings)
+
+    async def retire(self, owed: Owed, settings: Settings | None) -> Owed:
+        """
+        Retire attempts now, unless an operation is open, and go on until it is confirmed.
+
+        Args:
+            owed: Instance to attempts.
+            settings: What bounds it; None where there are none.
+
+        Returns:
+            What is not confirmed yet.
+        """
+        self.add(owed, settings)
+        if not self._is_busy():
+            await self.pay()
+        left = {name: self._owed.get(name, set()).intersection(owed[name]) for name in owed}
+        return {name: tuple(sorted(episodes)) for name, episodes in left.items() if episodes}
+
     async def pay(self) -> None:
-        """Retire what is owed and keep what is not confirmed; whatever fails is said and kept."""
+        """Retire what is owed; whatever fails is said, and tried again."""
         owed = {instance: tuple(sorted(episodes)) for instance, episodes in self._owed.items()}
         if not owed:
             return
         try:
             await self._retire(owed)
-        except GymCheckpointOperationError as error:
-            for instance in owed.keys() - error.failures.keys():
-                self._settle(instance, owed[instance])
-            logger.warning("restored attempts are still to be retired: %s", error)
         except Exception as error:  # nobody waits for it who could be told
             logger.warning("restored attempts are still to be retired: %s", text_of(error))
-        else:
-            for instance, episodes in owed.items():
-                self._settle(instance, episodes)
 
-    def _settle(self, instance: str, episodes: Iterable[EnvironmentEpisode]) -> None:
-        left = self._owed.get(instance, set()).difference(episodes)
-        if left:
-            self._owed[instance] = left
-        else:
-            self._owed.pop(instance, None)
+    def settle(self, paid: Owed) -> None:
+        """
+        Forget what is owed no longer.
+
+        Args:
+            paid: What a sweep has stopped for certain, or what a later restore has installed
+                everywhere, so that nothing is left of an earlier one.
+        """
+        for instance, episodes in paid.items():
+            left = self._owed.get(instance, set()).difference(episodes)
+            if left:
+                self._owed[instance] = left
+            else:
+                self._owed.pop(instance, None)
 
     def _pay_later(self) -> None:
         """Try again in the background, one try at a time."""

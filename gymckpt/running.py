@@ -28,7 +28,7 @@ from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.standins import notes_of, text_of_failure
 from gymckpt.wording import guarded
 
-__all__ = ["BodyGuard", "Running"]
+__all__ = ["BodyGuard", "Running", "note_on"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -159,7 +159,7 @@ class Running:
             return
         self._note_unconfirmed(error)
         if self._summary:
-            _note(error, f"explained: {self._summary}")
+            note_on(error, f"explained: {self._summary}")
         if cancelled is not None:
             raise cancelled from error
         raise error
@@ -211,7 +211,7 @@ class Running:
         told = self.operation.cause.facts.get("reason") if self.operation.cause else None
         lost = self.error() if guard.lost and told != _reason(error) else None
         if lost is not None and text_of(lost) != text_of(error):
-            _note(error, f"besides, the operation was given up: {text_of(lost)}")
+            note_on(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
 
     async def _cleaned_up(
@@ -286,14 +286,14 @@ class Running:
             return self._with_abandoned(not_ready, call)
         error = GymCheckpointOperationError(call, failures)
         if not_ready is not None:
-            _note(error, f"besides, {not_ready}")
+            note_on(error, f"besides, {not_ready}")
         return self._with_abandoned(error, call)
 
     def _with_abandoned(self, error: BaseException, call: str) -> BaseException:
         unanswered = self.operation.in_state(call, "unanswered")
         waited = [instance for instance, found in unanswered if found.abandoned]
         if waited:
-            _note(
+            note_on(
                 error,
                 f"{call} could no longer succeed, so {len(waited)} instance(s) that had not "
                 f"answered were not waited for: {sample(waited)}",
@@ -309,14 +309,14 @@ class Running:
         ):
             failures = self.scheduler.unconfirmed(call)
             if failures and call != (cause.call if cause else None):  # else it is `error` itself
-                _note(error, f"cleanup: {what}: {GymCheckpointOperationError(call, failures)}")
+                note_on(error, f"cleanup: {what}: {GymCheckpointOperationError(call, failures)}")
         unrecorded = self.scheduler.unrecorded
         if unrecorded is not None and unrecorded is not error:
-            _note(error, f"cleanup: not all of it is recorded: {text_of(unrecorded)}")
+            note_on(error, f"cleanup: not all of it is recorded: {text_of(unrecorded)}")
         if self.operation.file in ("pending", "failed"):
             failed = self.scheduler.file_errors.get("withdraw_failed", "the file system is silent")
             what = f"withdrawing the manifest from {self.operation.root} is unconfirmed"
-            _note(error, f"cleanup: {what}: {text_of(failed)}")
+            note_on(error, f"cleanup: {what}: {text_of(failed)}")
 
     def _report_unconfirmed(self) -> None:
         """Log, after a good end, which instances have not confirmed that they are open again."""
@@ -343,7 +343,7 @@ def _reason(error: BaseException) -> str:
     return text_of_failure(error)
 
 
-def _note(error: BaseException, note: str) -> None:
+def note_on(error: BaseException, note: str) -> None:
     """Add a note once; an error of the caller's own that takes no notes is left as it is."""
     if note not in notes_of(error):
         guarded(lambda: error.add_note(note), None)

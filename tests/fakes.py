@@ -240,11 +240,15 @@ class FakeActor:
         elif op == "commit":
             return self.export(call.args[2])
         elif op == "restore":
+            installed = {episode.next_attempt() for episode in call.args[2]}
+            if self.fenced and installed & self.retired:
+                raise GymCheckpointUnavailable("HTTP 409 stale_attempt")
             self._close(wire_id)
-            installed = {episode.next_attempt() for episode in call.args[2]} - self.retired
-            self.restored[wire_id] = installed
+            self.restored[wire_id] = installed - self.retired
         elif op == "retire":
             self._retire(call.args[1])
+        elif op == "forget":
+            self.retired = {one for one in self.retired if one.rollout_id not in call.args[1]}
         elif op == "restart_only_servers":
             return ["tools"]
         return None

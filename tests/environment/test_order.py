@@ -287,6 +287,40 @@ async def test_resume_that_fails(
     await until(lambda: scene.world.actors[0].holder is None)
 
 
+async def test_dispatch_that_cannot_be_reopened(new_scene: NewScene) -> None:
+    """S9: the body's own error leaves, and says that dispatch stays closed."""
+    scene = new_scene()
+    scene.source.fails["dispatch reopened"] = RuntimeError("the gate is stuck")
+    with pytest.raises(Boom, match="first") as caught:
+        async with scene.environment.snapshot(scene.path):
+            raise Boom("first")
+    assert caught.value.__notes__ == ["cleanup: dispatch did not reopen: the gate is stuck"]
+    with pytest.raises(RuntimeError, match="stuck"):
+        async with scene.environment.snapshot(scene.path.with_name("next")):
+            pass
+
+
+@pytest.mark.parametrize("path", [None, 7, ""])
+async def test_path_that_is_none(new_scene: NewScene, path: Any) -> None:
+    """S8: nobody is parked for a snapshot that has nowhere to go."""
+    scene = new_scene()
+    for verb in (scene.environment.snapshot, scene.environment.restored):
+        with pytest.raises(TypeError, match="path"):
+            async with verb(path):
+                pytest.fail("the body must not run")
+    assert scene.story() == []
+
+
+async def test_path_that_is_text(new_scene: NewScene) -> None:
+    """A path may be given as text, as to every other verb."""
+    scene = new_scene()
+    text: Any = str(scene.path)
+    async with scene.environment.snapshot(text) as snapshot:
+        assert snapshot is not None
+    async with scene.environment.restored(text) as restored:
+        assert restored.continued_attempts
+
+
 async def test_dispatch_that_cannot_be_closed(new_scene: NewScene) -> None:
     """Nobody is asked anything where RL cannot close its dispatch."""
     scene = new_scene()

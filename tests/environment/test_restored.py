@@ -18,6 +18,7 @@ from gymckpt import (
     OperationOpen,
     RestoredEnvironmentRollouts,
 )
+from gymckpt.errors import JournalUnavailable
 from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME, load_gym_checkpoint_manifest
 from tests.environment.conftest import NewScene
 from tests.environment.source import Scene, episode, never, only
@@ -337,6 +338,51 @@ async def test_b33_interrupted_restore(new_scene: NewScene) -> None:
     assert sorted(running) == next_of(scene)
     assert tree_of(path) == before
     assert again.of("restore")[0].wire_id != scene.of("restore")[0].wire_id
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+@pytest.mark.parametrize("lost", [0, 2])
+async def test_cancelled_again_while_instances_reopen(
+    new_scene: NewScene, cancels: int, lost: int
+) -> None:
+    """S5: what RL is told to be refused is stopped, however often the end is cancelled."""
+    scene = new_scene(sweep_interval_s=0.05)
+    path = await saved(scene)
+    scene.world.actors[1].scripts["resume"].append(Late(0.1))
+    scene.world.actors[0].scripts["retire"] += [ConnectionError("reset")] * lost
+
+    async def restore() -> None:
+        async with scene.environment.restored(path):
+            pass
+
+    task = asyncio.create_task(restore())
+    await until(lambda: len(scene.of("resume")) == 2)
+    for _ in range(cancels):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(scene.source.refused) == next_of(scene)
+    await until(lambda: not any(actor.running for actor in scene.world.actors))
+    await until(lambda: len(scene.of("retire")) == 2 + lost)
+
+
+async def test_nothing_is_refused_where_nothing_was_sent(
+    new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8: a restore that the journal cannot open uses up no attempt."""
+    scene = new_scene()
+    path = await saved(scene)
+
+    def down(*_args: object, **_kwargs: object) -> None:
+        raise JournalUnavailable("the disk is full")
+
+    monkeypatch.setattr(scene.world.journal, "open_operation", down)
+    with pytest.raises(JournalUnavailable):
+        async with scene.environment.restored(path):
+            pytest.fail("the body must not run")
+    assert not any(actor.calls for actor in scene.world.actors)
+    assert scene.source.refused == []
 
 
 # --- between a restore and RL's first list --------------------------------------------------------

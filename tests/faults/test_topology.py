@@ -40,6 +40,8 @@ async def attempt(world: World, verb: str, inventory: Inventory) -> None:
             await coordinator.resume(name)
     elif verb == "retire":
         await coordinator.retire(name, inventory)
+    elif verb == "retire_unwanted":
+        assert not await coordinator.retire_unwanted(inventory)
     elif verb == "forget":
         await coordinator.forget(name, inventory)
     elif verb == "restore":
@@ -50,7 +52,7 @@ async def attempt(world: World, verb: str, inventory: Inventory) -> None:
 
 
 WHOLE = ("commit", "retire", "restore", "retire_restored")
-PARTIAL = ("forget", "restarts")
+PARTIAL = ("forget", "restarts", "retire_unwanted")
 
 
 def acted(world: World) -> list[str]:
@@ -211,7 +213,14 @@ def test_verbs_are_those_of_the_document() -> None:
         for name, verb in inspect.getmembers(World(1).coordinator, inspect.iscoroutinefunction)
         if {"episodes_by_instance", "manifest"} & set(inspect.signature(verb).parameters)
     }
-    assert taken == {"commit", "retire", "forget", "restore", "retire_restored"}
+    assert taken == {
+        "commit",
+        "retire",
+        "retire_unwanted",
+        "forget",
+        "restore",
+        "retire_restored",
+    }
 
 
 RESERVED = ("r-a1", "r-a10-a2", "a-a9", "r.x-a123")
