@@ -36,14 +36,15 @@ from gymckpt.core.entry import JsonFacts
 from gymckpt.core.events import Event, Moment, Replied, TakenOver, TimerFired, Triggered
 from gymckpt.core.operation import OperationState
 from gymckpt.core.step import Step, step
-from gymckpt.errors import Fenced, IllegalTransition, JournalError, tame, text_of
+from gymckpt.errors import Fenced, IllegalTransition, JournalError, text_of
 from gymckpt.runtime.asks import AskKey, Asks, record_of
 from gymckpt.runtime.clock import Clock, Timers
+from gymckpt.runtime.file_jobs import FileJobs
 from gymckpt.runtime.ledger import Ledger
 from gymckpt.runtime.spans import StateSpans
 from gymckpt.runtime.unrecorded import what_counts
 from gymckpt.runtime.wire import Judgement, Wire
-from gymckpt.runtime.worker import Recorder, run_detached
+from gymckpt.runtime.worker import Recorder
 
 __all__ = ["HEARTBEAT", "Driver"]
 
@@ -87,8 +88,6 @@ class Driver:
             cancel_reference: Told, best effort, of every reference that is no longer waited for.
         """
         self.operation: OperationState = operation
-        self.file_errors: dict[str, BaseException] = {}
-        """`seal_failed` and `withdraw_failed` to what the latest such effect ended with."""
         self.fault: BaseException | None = None
         """What gave the operation up from inside: fencing, the journal, a defect."""
         self.interrupt: BaseException | None = None
@@ -102,7 +101,6 @@ class Driver:
         self.on_released: Callable[[], None] = lambda: None
         """Called when the caller need not wait any longer, and again when the operation ends."""
         self._ledger = Ledger(recorder)
-        self._wire = wire
         self._clock = clock
         self._zero_s = clock.monotonic_s() - operation.at_s
         self._asks = Asks(
@@ -113,6 +111,9 @@ class Driver:
             on_failed=self._take_failed,
             on_interrupted=self._take_interrupt,
         )
+        self._files = FileJobs(wire, self.post)
+        self.file_errors: Mapping[str, BaseException] = self._files.errors
+        """What file effects ended with, as `FileJobs.errors` says."""
         self._failures: dict[tuple[str, str], tuple[BaseException, ...]] = {}
         """Call and instance to the last two failures that came: one may not be recorded yet."""
         self._stopped_by: BaseException | None = None
@@ -284,17 +285,22 @@ class Driver:
         elif isinstance(effect, CancelCall):
             self._asks.cancel(effect.call, effect.instance)
         elif isinstance(effect, StartTimer):
-            self._timers.start(effect.timer, effect.delay_s)
+            hangs = effect.timer == "sweep" and self._only_withdraws
+            delay_s = self._files.pause_s(effect.delay_s) if hangs else effect.delay_s
+            self._timers.start(effect.timer, delay_s)
         elif isinstance(effect, StopTimer):
             self._timers.stop(effect.timer)
-        elif isinstance(effect, WriteManifest):
-            self._do_file(self._wire.publish, "sealed", "seal_failed")
-        elif isinstance(effect, WithdrawManifest):
-            root = effect.root
-            self._do_file(lambda: self._wire.withdraw(root), "withdrawn", "withdraw_failed")
+        elif isinstance(effect, WriteManifest | WithdrawManifest):
+            self._files.begin(effect)
         elif effect.released:
             self.released = True
             self.on_released()
+
+    @property
+    def _only_withdraws(self) -> bool:
+        """Whether a withdrawal that hangs is all that is left to do."""
+        left = self.operation.phase.count("failed", "unanswered")
+        return self._files.withdrawing > 0 and not left
 
     def _fire(self, timer: str) -> None:
         if timer == "record":
@@ -304,23 +310,6 @@ class Driver:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
             return
         self._put(TimerFired(moment=self._now(), timer=timer))
-
-    def _do_file(
-        self, plan: Callable[[], Callable[[], Mapping[str, Any]]], done: str, failed: str
-    ) -> None:
-        """Run a file effect off the loop and bring in how it ended."""
-
-        def take(facts: Mapping[str, Any] | None, error: BaseException | None) -> None:
-            if error is None:
-                self.post(done, facts)
-                return
-            self.file_errors[failed] = tame(error)
-            self.post(failed, {"failure": attrs.asdict(record_of(self.file_errors[failed]))})
-
-        try:
-            run_detached(plan(), f"gymckpt-{done}", take)
-        except Exception as error:  # also where no thread can be started
-            take(None, error)
 
     # --- what comes back ------------------------------------------------------------------------
 

@@ -180,11 +180,15 @@ class Scheduler(Driver):
         return cancels
 
     def sweep(self) -> None:
-        """Try now what is unconfirmed or unrecorded, instead of at the next interval."""
+        """
+        Try now what is unconfirmed or unrecorded, instead of at the next interval.
+
+        A withdrawal that hangs is being tried, and waits for its file system or for its interval.
+        """
         if not self.released or self.stopped:
             return
         self._timers.stop("record")
-        if not self.operation.settled:
+        if not (self.operation.settled or self._only_withdraws):
             self._timers.stop("sweep")
             self._put(TimerFired(moment=self._now(), timer="sweep"))
         elif self._ledger.behind:

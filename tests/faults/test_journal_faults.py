@@ -208,6 +208,37 @@ def test_withdrawal_hangs(tmp_path: Path) -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize("ends", ["never", "late"])
+def test_a_withdrawal_that_hangs_for_a_day(ends: str, tmp_path: Path) -> None:
+    """L1, L2: a file system that hangs for a day holds few threads, and no withdrawal is lost."""
+    day_s = 86_400.0
+
+    async def main() -> None:
+        world = World(2, clock=LoopClock(), root=tmp_path, **SETTINGS)
+        begun: list[str] = []
+        takes_s: list[float | None] = [None if ends == "never" else day_s]
+
+        def job_s(name: str) -> float | None:
+            begun.extend([name] if "withdrawn" in name else [])
+            return takes_s[0] if "withdrawn" in name else 0.0
+
+        running_loop().job_s = job_s
+        with pytest.raises(ValueError, match="train"):
+            async with world.committed("hung", world.root()):
+                raise ValueError("train")
+        for number in range(24):
+            await world.operate("checkpoint", f"hourly-{number}")
+            await asyncio.sleep(day_s / 25)
+        assert 3 <= len(begun) <= 13
+        assert world.operation("hung").seq < 60
+        takes_s[0] = 0.0
+        await asyncio.sleep(2 * day_s if ends == "never" else day_s / 20)
+        assert world.operation("hung").state == "discarded"
+        await world.examine()
+
+    simulate(main)
+
+
 def test_a_slow_withdrawal_has_a_budget_of_its_own(tmp_path: Path) -> None:
     """A withdrawal that begins while the manifest is being written is given its whole time."""
 
