@@ -11,10 +11,7 @@ journal promises is said in `gymckpt.journal.base`.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +26,8 @@ from gymckpt.errors import (
     OperationIdUsed,
 )
 from gymckpt.journal import Journal, OperationRow
+from gymckpt.journal.steps import steps_of
+from gymckpt.testing.journal_openers import OpenersContract
 from gymckpt.testing.journal_samples import (
     OPERATION,
     RUN,
@@ -37,53 +36,32 @@ from gymckpt.testing.journal_samples import (
     entries,
     entry,
     opening,
+    row_of,
 )
 
 __all__ = ["JournalContract"]
 
-RACERS = 6
-"""How many threads race."""
-
-RACE_S = 30.0
-"""How long, in real time, a racer waits for the others."""
-
-Open = Callable[[], Journal]
-
-
-def _row(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> OperationRow:
-    found = journal.operation(run, operation_id)
-    assert found is not None, f"the journal does not know operation {operation_id!r}"
-    return found
-
-
 # --- the contract -------------------------------------------------------------------------------
 
 
-class JournalContract:
+class JournalContract(OpenersContract):
     """What every journal keeps, one test each."""
 
-    def opener(self, tmp_path: Path) -> Open:
-        """Return what opens one journal again and again; a subclass says how."""
-        pytest.fail(f"{type(self).__name__} does not say how to open a journal in {tmp_path}")
+    # --- what it says of itself
 
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Iterator[Open]:
-        """Give what opens the journal, and close whatever was opened."""
-        opened: list[Journal] = []
-        open_one = self.opener(tmp_path)
+    def test_it_says_where_it_is(self, journal: Journal) -> None:
+        """`url` is a text that leads to it, which an error names and an operator can use."""
+        url = getattr(journal, "url", None)
+        assert isinstance(url, str), f"{type(journal).__name__} says nothing of `url`: {url!r}"
+        assert url.strip(), f"the `url` of {type(journal).__name__} is empty"
 
-        def reopen() -> Journal:
-            opened.append(open_one())
-            return opened[-1]
-
-        yield reopen
-        for journal in opened:
-            journal.close()
-
-    @pytest.fixture
-    def journal(self, reopen: Open) -> Journal:
-        """Give an empty journal."""
-        return reopen()
+    def test_it_says_whether_calls_may_wait(self, journal: Journal) -> None:
+        """`blocks` is True or False: without it no controller can use the journal."""
+        blocks = getattr(journal, "blocks", None)
+        assert isinstance(blocks, bool), (
+            f"{type(journal).__name__} says nothing of `blocks`, which is True unless no call ever "
+            f"waits for a disk, a network or a lock: {blocks!r}"
+        )
 
     # --- opening and appending
 
@@ -91,7 +69,7 @@ class JournalContract:
         """The row follows from the first entries: state, last seq, times, epoch 1, owner."""
         first = [entry(1), entry(2), call_entry(3)]
         journal.open_operation(opening(), first, owner="host-a:1")
-        assert _row(journal) == OperationRow(
+        assert row_of(journal) == OperationRow(
             run=RUN,
             operation_id=OPERATION,
             chart="checkpoint",
@@ -121,8 +99,8 @@ class JournalContract:
         begun(journal)
         begun(journal, run="run-2")
         journal.append([entry(2, run="run-2")], expected_seq=1, epoch=1)
-        assert _row(journal).last_seq == 1
-        assert _row(journal, run="run-2").last_seq == 2
+        assert row_of(journal).last_seq == 1
+        assert row_of(journal, run="run-2").last_seq == 2
 
     def test_entries_come_back_in_order(self, journal: Journal) -> None:
         """Batches of any size are read back as one sequence, whole or after any entry."""
@@ -136,9 +114,10 @@ class JournalContract:
     def test_facts_come_back_as_they_were(self, journal: Journal) -> None:
         """Whatever JSON an entry carries is read back equal, and no later change reaches it."""
         facts: dict[str, Any] = {
-            "a": [1, 2.5, None, True, "ü\n\u2028"],
-            "b": {"c": [{}]},
+            "a": [1, 2.5, None, True, "ü\n\u2028", "Ü"],
+            "B": {"c": [{}], "C": 0.1},
             "d": -0.0,
+            "e": 1_700_000_000.123457,
         }
         begun(journal)
         journal.append([entry(2, facts=facts)], expected_seq=1, epoch=1)
@@ -150,7 +129,7 @@ class JournalContract:
         """Entries of calls move the last seq and the time, and leave the state."""
         begun(journal)
         journal.append([entry(2), call_entry(3, dest="gone")], expected_seq=1, epoch=1)
-        found = _row(journal)
+        found = row_of(journal)
         assert (found.state, found.last_seq) == ("preparing", 3)
         assert (found.opened_ts, found.updated_ts) == (entry(1).ts, entry(3).ts)
 
@@ -159,7 +138,7 @@ class JournalContract:
         begun(journal)
         journal.append([entry(2, dest="discarded")], expected_seq=1, epoch=1, settled=True)
         journal.append([call_entry(3, trigger="stale")], expected_seq=2, epoch=1)
-        assert (_row(journal).settled, _row(journal).state) == (True, "discarded")
+        assert (row_of(journal).settled, row_of(journal).state) == (True, "discarded")
 
     def test_an_append_can_be_repeated(self, journal: Journal) -> None:
         """The same entries again are a no-op, also when the journal went on since."""
@@ -176,7 +155,7 @@ class JournalContract:
         journal.append(entries(2, 4), expected_seq=1, epoch=1)
         journal.append(entries(2, 6), expected_seq=1, epoch=1, settled=True)
         assert journal.read(RUN, OPERATION) == tuple(entries(1, 6))
-        assert _row(journal).settled
+        assert row_of(journal).settled
 
     @pytest.mark.parametrize(
         ("batch", "expected_seq"),
@@ -238,8 +217,8 @@ class JournalContract:
         begun(journal)
         journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
         assert [journal.claim(RUN, OPERATION, owner=f"host-{n}") for n in range(3)] == [2, 3, 4]
-        assert (_row(journal).epoch, _row(journal).owner) == (4, "host-2")
-        assert (_row(journal).last_seq, _row(journal).settled) == (2, True)
+        assert (row_of(journal).epoch, row_of(journal).owner) == (4, "host-2")
+        assert (row_of(journal).last_seq, row_of(journal).settled) == (2, True)
 
     def test_the_living_keep_what_they_drive(self, journal: Journal) -> None:
         """A claim within `stale_s` of the last sign of life is refused and changes nothing."""
@@ -247,18 +226,10 @@ class JournalContract:
         journal.heartbeat(RUN, OPERATION, epoch=1)
         with pytest.raises(OperationHeld):
             journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e6)
-        assert _row(journal).epoch == 1
+        assert row_of(journal).epoch == 1
         assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=0.0) == 2
         with pytest.raises(Fenced):
             journal.heartbeat(RUN, OPERATION, epoch=1)
-
-    def test_silence_is_measured(self, journal: Journal) -> None:
-        """The silence of a controller is a number of seconds from its opening on."""
-        begun(journal)
-        silent_s = journal.silent_s(RUN, OPERATION)
-        assert silent_s is not None
-        assert 0.0 <= silent_s < RACE_S
-        assert journal.silent_s(RUN, "nowhere") is None
 
     # --- what is not there, listing, closing
 
@@ -291,6 +262,25 @@ class JournalContract:
         assert listed(unfinished=True) == ["a", "c"]
         assert listed(RUN, unfinished=True) == ["c"]
 
+    def test_the_steps_are_what_operations_did_themselves(self, journal: Journal) -> None:
+        """`step_rows` has each entry but openings and those of calls, once, of one run or all."""
+        for name, run in [("b", RUN), ("a", "run-2"), ("c", RUN), ("gone", RUN)]:
+            begun(journal, 2, operation_id=name, run=run)
+            of = {"operation_id": name, "run": run}
+            more = [call_entry(3, **of), call_entry(4, **of), entry(5, **of)]
+            journal.append(more, expected_seq=2, epoch=1, settled=name == "gone")
+        journal.remove(RUN, "gone")
+
+        def steps(name: str, run: str) -> list[Entry]:
+            return [entry(seq, operation_id=name, run=run) for seq in (2, 5)]
+
+        assert list(steps_of(journal, RUN)) == steps("b", RUN) + steps("c", RUN)
+        assert list(steps_of(journal, "run-2")) == steps("a", "run-2")
+        assert list(steps_of(journal)) == [
+            *steps("b", RUN), *steps("c", RUN), *steps("a", "run-2"),
+        ]  # fmt: skip
+        assert steps_of(journal, "run-9") == ()
+
     def test_only_what_has_settled_is_removed(self, journal: Journal) -> None:
         """An unfinished operation is not removed; a settled one is, and its id stays used."""
         begun(journal)
@@ -302,24 +292,6 @@ class JournalContract:
         assert journal.operations() == ()
         with pytest.raises(OperationIdUsed):
             begun(journal)
-
-    def test_everything_is_there_when_it_is_opened_again(self, reopen: Open) -> None:
-        """Closing and opening changes neither rows nor entries."""
-        with reopen() as journal:
-            begun(journal, 3)
-            journal.claim(RUN, OPERATION, owner="host-b:2")
-            before = journal.operations()
-        again = reopen()
-        assert again.operations() == before
-        assert again.read(RUN, OPERATION) == tuple(entries(1, 3))
-
-    def test_a_second_opener_sees_and_fences(self, reopen: Open) -> None:
-        """What one opening of the journal does is seen, and obeyed, through another."""
-        one, other = reopen(), reopen()
-        begun(one)
-        assert other.claim(RUN, OPERATION, owner="host-b:2") == 2
-        with pytest.raises(Fenced):
-            one.append([entry(2)], expected_seq=1, epoch=1)
 
     def test_a_closed_journal_refuses(self, journal: Journal) -> None:
         """After `close` each call is JournalUnavailable; closing again is fine."""
@@ -336,40 +308,3 @@ class JournalContract:
         for call in calls:
             with pytest.raises(JournalUnavailable):
                 call()
-
-    # --- threads
-
-    def test_of_racing_writers_one_lands(self, journal: Journal) -> None:
-        """Of writers that append different entries after the same one, exactly one lands."""
-        begun(journal)
-        barrier = threading.Barrier(RACERS)
-
-        def work(writer: int) -> list[int]:
-            won: list[int] = []
-            for seq in range(2, 8):
-                barrier.wait(RACE_S)
-                mine = [entry(seq, facts={"writer": writer})]
-                try:
-                    journal.append(mine, expected_seq=seq - 1, epoch=1)
-                except JournalConflict:
-                    continue
-                won.append(seq)
-            return won
-
-        with ThreadPoolExecutor(RACERS) as pool:
-            wins = list(pool.map(work, range(RACERS)))
-        assert sorted(seq for won in wins for seq in won) == list(range(2, 8))
-        stored = journal.read(RUN, OPERATION)
-        for writer, won in enumerate(wins):
-            assert [one.seq for one in stored if one.facts.get("writer") == writer] == won
-
-    def test_claims_are_all_different(self, journal: Journal) -> None:
-        """Concurrent claims never share an epoch."""
-        begun(journal)
-
-        def claim(number: int) -> int:
-            return journal.claim(RUN, OPERATION, owner=f"t-{number}")
-
-        with ThreadPoolExecutor(RACERS) as pool:
-            claims = sorted(pool.map(claim, range(4 * RACERS)))
-        assert claims == list(range(2, 4 * RACERS + 2))

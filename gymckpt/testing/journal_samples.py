@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gymckpt.core.entry import Entry
-from gymckpt.journal import Journal, Opening
+from gymckpt.journal import Journal, Opening, OperationRow
 
-__all__ = ["OPERATION", "RUN", "begun", "call_entry", "entries", "entry", "opening"]
+__all__ = ["OPERATION", "RUN", "begun", "call_entry", "entries", "entry", "opening", "row_of"]
 
 RUN = "run-1"
 OPERATION = "op-1"
@@ -26,12 +26,12 @@ def entry(seq: int = 1, **changes: Any) -> Entry:
         "operation_id": OPERATION,
         "seq": seq,
         "epoch": 1,
-        "ts": 1_700_000_000.25 + seq,
-        "at_s": seq / 8,
+        "ts": 1_700_000_000.123457 + seq,
+        "at_s": seq / 7,
         "trigger": "prepare",
         "source": "" if seq == 1 else "open",
         "dest": "open" if seq == 1 else "preparing",
-        "facts": {"deadline_ts": 1.5, "blockers": ["a", "b"], "note": None},
+        "facts": {"deadline_ts": 1.5, "blockers": ["a", "B"], "note": None},
     }
     return Entry(**(fields | changes))
 
@@ -59,3 +59,10 @@ def begun(journal: Journal, count: int = 1, **changes: Any) -> Sequence[Entry]:
     first = entries(1, count, **changes)
     journal.open_operation(opening(first[0].operation_id, first[0].run), first, owner="host-a:1")
     return first
+
+
+def row_of(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> OperationRow:
+    """Return an operation's row; a failed assertion where the journal knows none."""
+    found = journal.operation(run, operation_id)
+    assert found is not None, f"the journal does not know operation {operation_id!r}"
+    return found

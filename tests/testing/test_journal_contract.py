@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ import pytest
 from gymckpt.core.entry import Entry
 from gymckpt.errors import JournalError
 from gymckpt.journal import Journal, MemoryJournal, MemoryStore, open_journal
+from gymckpt.journal.entry import Row
+from gymckpt.journal.rules import fenced
 from gymckpt.testing.journal_contract import JournalContract
 from tests.postgresql import Server
 
@@ -144,6 +149,125 @@ class Mixed(MemoryJournal):
         return found and attrs.evolve(found, updated_ts=0.0, state="open")
 
 
+class Reticent(MemoryJournal):
+    """Says neither what opens it again nor whether its calls may wait."""
+
+    url: Any = None
+    blocks: Any = None
+
+
+class Lifeless(MemoryJournal):
+    """Stores no sign of life but the first."""
+
+    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+        held = self._operation(run, operation_id)
+        if held is None or held.epoch != epoch:
+            raise fenced(held, run, operation_id, epoch)
+
+    def _claim(self, *args: Any) -> int:
+        beats = dict(self.store.beats_s)
+        epoch = super()._claim(*args)
+        self.store.beats_s = beats
+        return epoch
+
+
+class Private(MemoryJournal):
+    """Keeps signs of life in the object, where no other controller sees them."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self._beats_s: dict[Any, float] = {}
+
+    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+        shared = dict(self.store.beats_s)
+        super()._heartbeat(run, operation_id, epoch)
+        self._beats_s |= self.store.beats_s
+        self.store.beats_s = shared
+
+    def _age_s(self, key: tuple[str, str]) -> float | None:
+        beat_s = self._beats_s.get(key, self.store.beats_s.get(key))
+        return None if beat_s is None else self.store.now_s() - beat_s
+
+
+class Immortal(MemoryJournal):
+    """Never says that anybody is silent."""
+
+    def _age_s(self, key: tuple[str, str]) -> float | None:
+        return 0.0 if key in self.store.beats_s else None
+
+
+class OwnLock(MemoryJournal):
+    """Makes threads wait for each other, but not whoever else has it open."""
+
+    _meeting = threading.Barrier(2)
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self._own = threading.Lock()
+
+    def _append(self, batch: Any) -> None:
+        self._on_what_was_read((batch.run, batch.operation_id), super()._append, batch)
+
+    def _claim(self, *args: Any) -> Any:
+        return self._on_what_was_read(args[:2], super()._claim, *args)
+
+    def _on_what_was_read(self, key: Any, write: Callable[..., Any], *args: Any) -> Any:
+        with self._own:
+            held, rows = self.store.operations.get(key), list(self.store.rows.get(key, []))
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self._meeting.wait(0.01)
+            self._meeting.reset()
+            if held is not None:
+                self.store.operations[key], self.store.rows[key] = held, rows
+            return write(*args)
+
+
+class Stepless(MemoryJournal):
+    """Knows no steps."""
+
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        return []
+
+
+class StepsOfAll(MemoryJournal):
+    """Gives the steps of all runs, whichever is asked for."""
+
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        return super().step_rows(None)
+
+
+class StepsTwice(MemoryJournal):
+    """Gives every step twice."""
+
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        return [*super().step_rows(run)] * 2
+
+
+class StepsWithAll(MemoryJournal):
+    """Takes every entry for a step."""
+
+    def step_rows(self, run: str | None) -> Sequence[Row]:
+        kept = self.store.rows.items()
+        return [row for key, rows in kept if run in (None, key[0]) for row in rows]
+
+
+class Rounding(MemoryJournal):
+    """Keeps moments to the millisecond."""
+
+    def append(self, entries: Sequence[Entry], **given: Any) -> None:
+        super().append([attrs.evolve(one, ts=round(one.ts, 3)) for one in entries], **given)
+
+
+class Lowering(MemoryJournal):
+    """Keeps facts in small letters, as a column that knows no case would."""
+
+    def append(self, entries: Sequence[Entry], **given: Any) -> None:
+        low = [
+            attrs.evolve(one, facts=json.loads(json.dumps(one.facts).lower())) for one in entries
+        ]
+        super().append(low, **given)
+
+
 CASES = [
     (name, case)
     for name, test in inspect.getmembers(JournalContract, inspect.isfunction)
@@ -151,9 +275,31 @@ CASES = [
     for case in next((mark.args[1] for mark in getattr(test, "pytestmark", [])), [None])
 ]
 
-MISTAKEN = [
+HEARTBEAT_IS_SEEN = "test_a_heartbeat_ends_the_silence_for_everybody"
+CLAIM_IS_SEEN = "test_a_claim_ends_the_silence_for_everybody"
+STEPS = "test_the_steps_are_what_operations_did_themselves"
+
+FOUND_BY: list[tuple[type[MemoryJournal], str]] = [
+    (Reticent, "test_it_says_where_it_is"),
+    (Reticent, "test_it_says_whether_calls_may_wait"),
+    (Lifeless, HEARTBEAT_IS_SEEN),
+    (Lifeless, CLAIM_IS_SEEN),
+    (Private, HEARTBEAT_IS_SEEN),
+    (Immortal, HEARTBEAT_IS_SEEN),
+    (OwnLock, "test_of_racing_writers_one_lands"),
+    (OwnLock, "test_claims_are_all_different"),
+    (Stepless, STEPS),
+    (StepsOfAll, STEPS),
+    (StepsTwice, STEPS),
+    (StepsWithAll, STEPS),
+    (Rounding, "test_entries_come_back_in_order"),
+    (Lowering, "test_facts_come_back_as_they_were"),
+]
+"""Journals with one mistake each, and the test that is there to find it."""
+
+MISTAKEN: list[type[MemoryJournal]] = [
     Fresh, Unfenced, Overwriting, Unrepeatable, Unsettling, Unordered, Forgetful, Reusing, Takeover,
-    Mixed,
+    Mixed, *dict(FOUND_BY),
 ]  # fmt: skip
 
 
@@ -177,6 +323,12 @@ def test_each_test_can_fail(name: str, case: Any) -> None:
     """For each test of the contract there is a journal with a mistake that does not pass it."""
     assert keeps(MemoryJournal, name, case)
     assert not all(keeps(kind, name, case) for kind in MISTAKEN)
+
+
+@pytest.mark.parametrize(("kind", "name"), FOUND_BY)
+def test_the_test_that_is_meant_finds_it(kind: type[MemoryJournal], name: str) -> None:
+    """A mistake is found by the test whose name says what is wrong."""
+    assert not keeps(kind, name, None)
 
 
 @pytest.mark.parametrize("kind", MISTAKEN)
