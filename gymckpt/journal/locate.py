@@ -52,6 +52,7 @@ def open_journal(
 
     Raises:
         ValueError: No journal can be at this URL.
+        TypeError: A journal of your own gives no `url` or no `blocks`.
         JournalUnavailable: It cannot be opened or made.
         JournalCorrupt: What is there is no journal, or damaged; it was left as it is.
         JournalError: A release with another schema wrote it.
@@ -59,6 +60,7 @@ def open_journal(
     if isinstance(url, Journal):
         if read_only:
             raise ValueError("a journal that is open already cannot be opened to be read only")
+        _require_told(url)
         return url
     place = os.fspath(_default_place() if url is None else url)
     if place == "memory://" and not isinstance(url, os.PathLike):
@@ -72,6 +74,16 @@ def open_journal(
     from gymckpt.journal.sqlite import SqliteStore  # noqa: PLC0415 - likewise
 
     return SqlJournal(SqliteStore(path, read_only=read_only, busy_timeout_s=busy_timeout_s))
+
+
+def _require_told(journal: Journal) -> None:
+    """Raise TypeError where a journal does not say what every user of it has to know."""
+    for name, kind in (("url", str), ("blocks", bool)):
+        if not isinstance(getattr(journal, name, None), kind):
+            raise TypeError(
+                f"{type(journal).__name__} has to give `{name}`, a {kind.__name__}; "
+                "gymckpt.journal.Journal says what it is for"
+            )
 
 
 def _on_postgresql(url: str, *, read_only: bool, busy_timeout_s: float) -> Journal:

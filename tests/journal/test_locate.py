@@ -52,6 +52,14 @@ def test_an_open_journal_is_returned_as_it_is() -> None:
         open_journal(journal, read_only=True)
 
 
+@pytest.mark.parametrize("name", ["url", "blocks"])
+def test_a_journal_that_says_nothing_of_itself_is_refused(name: str) -> None:
+    """A journal of one's own without `url` or `blocks` is named before anything uses it."""
+    silent = type("Silent", (MemoryJournal,), {name: None})
+    with pytest.raises(TypeError, match=f"Silent has to give `{name}`"):
+        open_journal(silent())
+
+
 def test_an_empty_journal_in_memory_is_nothing_to_read() -> None:
     """Opening memory to be read only is refused, since nothing can be in it."""
     with pytest.raises(ValueError, match="nothing to read"):
