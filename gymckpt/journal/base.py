@@ -2,8 +2,9 @@
 What a journal is: the one contract that every store keeps.
 
 `Journal` checks and encodes what it is given before any store is touched, and its docstrings say
-everything that each refusal can mean. A store implements the private methods on rows; what an
-append comes to is decided in `gymckpt.journal.rules`, once for all stores.
+everything that each refusal can mean. A store gives `url`, `blocks`, `step_rows`, `close` and the
+private methods on rows; what an append comes to is decided in `gymckpt.journal.rules`, once for all
+stores.
 
 A journal is synchronous and thread-safe. It knows neither asyncio nor charts: whether a state is
 final is told by the caller. Per operation, entries are numbered 1, 2, 3, … without a gap and
@@ -37,9 +38,11 @@ class Journal(abc.ABC):
     """The durable, ordered record of transitions, of many operations of many runs."""
 
     url: str
-    """What opens the same journal again."""
+    """What opens the same journal again, without its secrets; errors name it. Every store gives it,
+    as an attribute of the class or of the object."""
     blocks: bool
-    """Whether calls may wait for a disk or a lock; False: they may run on an event loop."""
+    """Whether calls may wait for a disk, a network or a lock; False: they may run on an event loop.
+    Every store gives it."""
 
     def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
         """
@@ -320,7 +323,15 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     def step_rows(self, run: str | None) -> Sequence[Row]:
-        """Return what `steps.steps_of` reads, of one run or all, in any order."""
+        """
+        Return the rows of what operations did themselves: those of calls and openings are left out.
+
+        That is each stored row about no instance (its `inst` is None) whose seq is above 1, exactly
+        once, in any order; what was removed has none.
+
+        Args:
+            run: Only those of this run; None for all runs.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:
