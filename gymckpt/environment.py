@@ -235,7 +235,8 @@ class GymEnvironmentCheckpoint:
         try:
             yield
         except BaseException as error:
-            first, suppressed = error, False
+            first: BaseException = error
+            suppressed: bool | None = False
             try:
                 suppressed = await gate.__aexit__(type(first), first, first.__traceback__)
             except Exception as failed:
@@ -262,9 +263,7 @@ class GymEnvironmentCheckpoint:
             what = f"RL was not told of {len(refused)} refused attempt(s)"
             note_on(error, f"cleanup: {what}: {text_of(failed)}")
 
-    async def _retire(
-        self, replacements: Mapping[str, Collection[EnvironmentEpisode]], error: BaseException
-    ) -> None:
+    async def _retire(self, replacements: Inventory, error: BaseException) -> None:
         """
         Drop what a restore has installed that may stand although its context does not end well.
 

@@ -21,17 +21,13 @@ from gymckpt.core.events import Moment
 from gymckpt.core.settings import RESUME, Settings
 from gymckpt.core.step import open_operation
 from gymckpt.episodes import new_operation_id, require_operation_id
-from gymckpt.errors import (
-    GymCheckpointOperationError,
-    IllegalTransition,
-    OperationIdUsed,
-    OperationOpen,
-)
+from gymckpt.errors import IllegalTransition, OperationIdUsed, OperationOpen
 from gymckpt.journal import Journal
-from gymckpt.owed import Debts, retired_by, used_up_by
+from gymckpt.owed import Debts, retired_by
 from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, Recovered, outcome_of, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.instances import actors_of
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
 from gymckpt.topology import to_facts
@@ -203,12 +199,6 @@ class Operations:
         recorder = await self._required_recorder()
         running = {*self._sweeps, *([self.open] if self.open else [])}
         in_sight = tuple(self._unsettled)
-        taken: list[Scheduler] = []
-
-        def adopt(scheduler: Scheduler) -> None:
-            taken.append(scheduler)
-            self._keep_in_sight(scheduler)
-
         for scheduler in in_sight:
             scheduler.sweep()
         found = await recover_all(
@@ -224,24 +214,11 @@ class Operations:
                 *(known.operation.operation_id for known in in_sight),
                 *self._beginning,
             ],
-            adopt=adopt,
+            adopt=self._keep_in_sight,
         )
         await self.debts.collect(recorder, self.run, self._handles)
-        found_in = {one.operation_id: one.found_in for one in found}
-        for scheduler in taken:
-            operation = scheduler.operation
-            await self._forget(used_up_by(operation, found_in[operation.operation_id]))
         known = tuple(outcome_of(one, one.operation.state, self._handles) for one in in_sight)
         return known + found
-
-    async def _forget(self, rollouts: Listed) -> None:
-        """Let the snapshot of a restore that was taken over be restored again; best effort."""
-        if not rollouts or self.open is not None or self._opening is not None:
-            return
-        try:
-            await self._run_sweep("forget", new_operation_id("forget"), rollouts)
-        except GymCheckpointOperationError as error:
-            logger.warning("the restore that was recovered cannot be repeated: %s", error)
 
     async def history(self, operation_id: str) -> tuple[Entry, ...]:
         """
@@ -321,7 +298,7 @@ class Operations:
             chart=chart,
             instances=instances,
             settings=settings,
-            facts=facts,
+            facts={**facts, **actors_of(self._handles)},
         )
         scheduler = Scheduler(
             opening.operation,

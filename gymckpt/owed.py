@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 from gymckpt.calls import RestoreCalls, SweepCalls
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import NO_CALLS, OperationState
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import RESUME, Settings
+from gymckpt.core.settings import Settings
 from gymckpt.core.step import Step, open_operation
 from gymckpt.episodes import EnvironmentEpisode, new_operation_id
 from gymckpt.errors import (
@@ -31,11 +32,12 @@ from gymckpt.errors import (
 from gymckpt.journal import Journal
 from gymckpt.journal.rules import Selection
 from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.instances import is_replaced
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder
 from gymckpt.topology import from_facts, to_facts
 
-__all__ = ["Debts", "Owed", "new_retire", "owed_in", "retired_by", "used_up_by"]
+__all__ = ["Debts", "Owed", "new_retire", "owed_in", "retired_by"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -45,7 +47,9 @@ Owed = Mapping[str, tuple[EnvironmentEpisode, ...]]
 _CONFIRMED = ("answered", "gone")
 
 
-def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings | None]:
+def owed_in(
+    journal: Journal, run: str, handles: Mapping[str, Any], now_ts: float
+) -> tuple[Owed, Settings | None]:
     """
     Return what the discarded restores of a run still owe, and the settings of the latest of them.
 
@@ -54,6 +58,8 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
     Args:
         journal: The journal.
         run: The run.
+        handles: The instances that can be reached: others, and those whose actor is another one
+            by now, are left out.
         now_ts: Epoch seconds; past its lease horizon a restore owes nothing more.
 
     Raises:
@@ -63,6 +69,8 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
         (instance, episode): operation
         for (instance, episode), operation in _latest_restores(journal, run).items()
         if operation.state in _DISCARDED
+        and instance in handles
+        and not is_replaced(operation.opening, instance, handles[instance])
         and operation.lease_horizon_at_s > now_ts - operation.opened_ts
         and operation.call_state("retire", instance).state not in _CONFIRMED
     }
@@ -79,33 +87,6 @@ def owed_in(journal: Journal, run: str, now_ts: float) -> tuple[Owed, Settings |
             _settle(since.get(instance, {}), episodes, paid.opened_ts)
     owed = {name: tuple(sorted(left)) for name, left in since.items() if left}
     return owed, latest.settings
-
-
-_UNTOLD = ("restoring", "restored", "retiring")
-"""Where a restore is before its caller is told what came of it, and any instance reopens."""
-
-
-def used_up_by(taken: OperationState, found_in: str) -> dict[str, tuple[str, ...]]:
-    """
-    Return the rollouts that the recovery of a restore has made instances refuse, by instance.
-
-    Where its controller was gone before it could tell anybody, nothing of these attempts was ever
-    dispatched, and nothing after them: they are stopped, and the restore's id is refused. Once
-    they are forgotten there, the same snapshot can be restored again.
-
-    Args:
-        taken: An operation that was taken over.
-        found_in: The state in which it was found.
-    """
-    if taken.chart != "restore" or found_in not in _UNTOLD or taken.state not in _DISCARDED:
-        return {}
-    return {
-        instance: tuple(episode.rollout_id for episode in episodes)
-        for instance, episodes in _replacements(taken).items()
-        if episodes
-        and taken.call_state("retire", instance).state == "answered"
-        and taken.call_state(RESUME, instance).state == "answered"
-    }
 
 
 _DISCARDED = ("discarding", "discarded")
@@ -255,22 +236,23 @@ class Debts:
             self._ends_s = self._clock.monotonic_s() + settings.lease_grace_s
             self._pay_later()
 
-    async def collect(self, recorder: Recorder, run: str, instances: Collection[str]) -> None:
+    async def collect(self, recorder: Recorder, run: str, handles: Mapping[str, Any]) -> None:
         """
         Take over what the journal says that earlier controllers owe, and pay it where that may be.
 
         Args:
             recorder: The journal.
             run: The run.
-            instances: Those that can be reached.
+            handles: The instances that can be reached.
 
         Raises:
             JournalError: The journal cannot be read.
         """
         now_ts = self._clock.wall_ts()
-        owed, settings = await recorder.run(lambda: owed_in(recorder.journal, run, now_ts))
-        payable = {instance: owed[instance] for instance in owed if instance in instances}
-        await self.retire(payable, settings)
+        owed, settings = await recorder.read(
+            lambda: owed_in(recorder.journal, run, handles, now_ts)
+        )
+        await self.retire(owed, settings)
 
     async def retire(self, owed: Owed, settings: Settings | None) -> Owed:
         """

@@ -38,7 +38,7 @@ _COMMON_NAMES = frozenset({"OutOfMemoryError", "RpcError"})
 """Names of Ray's that others use as well: a GPU that ran out of memory is no node that did."""
 
 _DATA_NAMES = frozenset({"RolloutDataFailure"})
-_DEAD_NAMES = frozenset({"RayActorError", "ActorDiedError"})
+_DEAD_NAMES = frozenset({"RayActorError", "ActorDiedError", "ActorReplaced"})
 _ALIVE_NAMES = frozenset({"ActorUnavailableError", "RayTaskError"})
 _RETRY_STATUSES = frozenset({408, 429})
 

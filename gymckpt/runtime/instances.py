@@ -19,11 +19,15 @@ from gymckpt.episodes import require_instance_id, require_shard
 from gymckpt.errors import tame
 
 __all__ = [
+    "ActorReplaced",
     "HasCheckpointHandles",
     "Interrupted",
     "ShardSet",
+    "actors_of",
+    "as_then",
     "ask_all",
     "cancel_remote",
+    "is_replaced",
     "named_actors",
     "require_handles",
     "send",
@@ -90,6 +94,85 @@ def require_handles(shard_set: object) -> dict[str, Any]:
     for instance in handles:
         require_instance_id(instance)
     return handles
+
+
+def actors_of(handles: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """
+    Return what an operation keeps of which Ray actors take part in it.
+
+    Args:
+        handles: Instance id to handle.
+
+    Returns:
+        A fact for its opening entry; nothing where no instance is a Ray actor.
+    """
+    known = {instance: _actor_of(handle) for instance, handle in handles.items()}
+    actors = {instance: actor for instance, actor in known.items() if actor is not None}
+    return {_ACTORS: actors} if actors else {}
+
+
+def is_replaced(opening: Mapping[str, Any], instance: str, handle: object) -> bool:
+    """
+    Whether the actor that took part in an operation is not the one behind a handle now.
+
+    Nothing of the operation can reach the new one, and nothing that it does for the operation
+    concerns the old one.
+
+    Args:
+        opening: The facts of the operation's opening entry.
+        instance: The instance.
+        handle: Its handle now.
+    """
+    then, now = opening.get(_ACTORS, {}).get(instance), _actor_of(handle)
+    return then is not None and now is not None and then != now
+
+
+def as_then(handles: Mapping[str, Any], opening: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the handles that an operation has which was opened a while ago.
+
+    Args:
+        handles: Instance id to handle.
+        opening: The facts of its opening entry.
+
+    Returns:
+        The same, but for instances whose actor was replaced: each call to them fails as one to a
+        dead actor does.
+    """
+    return {
+        instance: _Replaced() if is_replaced(opening, instance, handle) else handle
+        for instance, handle in handles.items()
+    }
+
+
+_ACTORS = "actors"
+"""The fact that names the Ray actor of each instance."""
+
+
+def _actor_of(handle: object) -> str | None:
+    """Return which Ray actor a handle is of; Ray never gives an id to two of them."""
+    actor_id: Any = getattr(handle, "_actor_id", None)
+    return None if actor_id is None else str(actor_id.hex())
+
+
+class ActorReplaced(RuntimeError):
+    """The actor that took part is gone: another one stands behind the instance's handle."""
+
+    def __init__(self) -> None:
+        super().__init__("the actor that took part is gone, another one has its place")
+
+
+class _Replaced:
+    """Stands for the handle of an actor that was replaced."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("checkpoint_"):
+            raise AttributeError(name)
+        return self
+
+    def remote(self, *_args: object, **_kwargs: object) -> Any:
+        """Fail as a call to a dead actor does."""
+        raise ActorReplaced
 
 
 class Interrupted(Exception):

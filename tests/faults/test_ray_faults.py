@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import ray.exceptions
 from gymckpt import ShardSet
 from gymckpt.coordinator import (
     GymCheckpointCoordinator,
+    GymCheckpointManifest,
     GymCheckpointNotReady,
     GymCheckpointOperationError,
     is_transient_gym_checkpoint_failure,
@@ -360,6 +363,38 @@ async def test_b9_restore_fails_on_one(fleet: NewFleet, tmp_path: Path) -> None:
     assert (await ships.calls(0))[-3:] == ["restore", "retire", "resume"]
     assert await ships.actors[0].goes_on.remote() == []
     assert ships.state("load") == "discarded"
+
+
+async def test_b33_everything_dies_in_a_restore(fleet: NewFleet, tmp_path: Path) -> None:
+    """Recovery tells new actors nothing of a restore that others were in: it can be done again."""
+    old = fleet(2)
+    await old.actors[1].do.remote("restore", "hang", 60.0)
+    none = dict.fromkeys(old.offer(), ())
+    manifest = GymCheckpointManifest(
+        2, "saved", old.offer(), none, none, dict.fromkeys(none, ("agent",))
+    )
+    restoring = asyncio.ensure_future(old.coordinator().restore("first", tmp_path, manifest))
+    while "restore" not in await old.calls(1):
+        await asyncio.sleep(0.01)
+    as_it_was = tmp_path / "as-it-was.sqlite3"
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as source,
+        contextlib.closing(sqlite3.connect(as_it_was)) as target,
+    ):
+        source.backup(target)
+    restoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await restoring
+    new = fleet(2)
+    with open_journal(as_it_was) as journal:
+        new.journal, new.run = journal, old.run
+        coordinator = new.coordinator()
+        [found] = await coordinator.recover(force=True)
+        assert (found.found_in, found.state) == ("restoring", "discarded")
+        async with coordinator.restored("again", tmp_path, manifest):
+            pass
+        assert [await new.calls(number) for number in range(2)] == [["restore", "resume"]] * 2
+        assert new.state("again") == "resumed"
 
 
 async def test_cancelled_caller(fleet: NewFleet) -> None:
