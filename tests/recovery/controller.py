@@ -16,7 +16,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from gymckpt.coordinator import GymCheckpointCoordinator, load_gym_checkpoint_ma
 from gymckpt.core.effects import Effect, SendCall, StartTimer, StopTimer, Tell
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.manifest import ManifestPublication
+from gymckpt.runtime import file_jobs
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder
 from tests.recovery.deployments import IDS, offered, packed, received
@@ -104,7 +104,7 @@ def name_of(effect: Effect) -> str:
 def install(edge: Edge) -> None:
     """Make the test build of the scheduler's edge."""
     opening, appending, performing = Recorder.open, Recorder.append, Scheduler._perform
-    effects_module: Any = sys.modules[performing.__module__]
+    effects_module: Any = file_jobs
     detaching = effects_module.run_detached
     flushing = ManifestPublication._flush_or_remove
 

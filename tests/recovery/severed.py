@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gymckpt.core.effects import Effect, SendCall
+from gymckpt.runtime import file_jobs
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder
 
@@ -59,7 +59,7 @@ def severable() -> Iterator[None]:
     """Make the edges of all controllers severable while the body runs."""
     opening, appending, running = Recorder.open, Recorder.append, Recorder.run
     performing = Scheduler._perform
-    effects_module: Any = sys.modules[performing.__module__]
+    effects_module: Any = file_jobs
     detaching = effects_module.run_detached
 
     async def open_(self: Recorder, operation: Any, entries: Any) -> None:
