@@ -62,8 +62,9 @@ class Step:
     """The state that counts once the entries are durable."""
     effects: tuple[Effect, ...]
     """To be performed last, in order."""
-    refused: Ignored | Refused | None = None
-    """Why the event moved nothing, where the chart ignores or a guard refuses it."""
+    refused: Ignored | Refused | IllegalTransition | None = None
+    """Why the event itself moved nothing: the chart ignores it, a guard refuses it, or the chart
+    does not allow it any more after what time had brought about, which the entries hold."""
 
 
 def open_operation(
@@ -128,15 +129,21 @@ def step(operation: OperationState, event: Event) -> Step:
         longer matters, such as an old timer, gives a step without any.
 
     Raises:
-        IllegalTransition: A verb came that the chart does not allow in this state.
+        IllegalTransition: A verb came that the chart does not allow in this state; nothing
+            happened.
         InvariantViolated: Going on would break a promise of the design.
     """
     work = Work(operation, event.moment)
-    refused = None
+    refused: Ignored | Refused | IllegalTransition | None = None
     if isinstance(event, Triggered | TimerFired):
         _run_conditions(work)  # what this instant has brought about by itself comes first
     if isinstance(event, Triggered):
-        refused = _take(work, event.trigger, event.facts)
+        try:
+            refused = _take(work, event.trigger, event.facts)
+        except IllegalTransition as error:
+            if not work.entries:
+                raise
+            refused = error  # a lease is lost all the same, whatever came just after its end
     elif isinstance(event, Replied):
         take_reply(work, event)
     elif isinstance(event, TakenOver):

@@ -105,8 +105,8 @@ class Scheduler(Driver):
             facts: What the journal should keep of it.
 
         Raises:
-            IllegalTransition: The chart does not allow it now; nothing changed.
-            TransitionRefused: A guard refused it, or the chart ignores it here; nothing changed.
+            IllegalTransition: The chart does not allow it now; it changed nothing.
+            TransitionRefused: A guard refused it, or the chart ignores it here; it changed nothing.
             JournalError: The transition could not be made durable.
         """
         accepted: asyncio.Future[Ignored | Refused | None] = (

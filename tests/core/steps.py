@@ -16,6 +16,7 @@ from gymckpt.core.effects import SendCall, Tell, WithdrawManifest, WriteManifest
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import CALL_CHART, OperationState, machine_of
 from gymckpt.core.step import Step
+from gymckpt.errors import IllegalTransition
 
 Transition = tuple[str, str, str, str]
 """Chart, source, trigger, dest."""
@@ -58,9 +59,11 @@ def hold_step(before: OperationState, taken: Step) -> None:
     Every call that leaves has its entry in the same step, with the same number and deadline, and
     every such entry its call; a file is touched only by a step that recorded something; a step
     without entries leaves the state as it was, apart from the epoch that a claim has given; a verb
-    that the chart ignores or a guard refuses is said to be, and nothing else is.
+    that the chart ignores or a guard refuses is said to be, and one that it does not allow any more
+    after what time has brought about, and nothing else is.
     """
-    assert taken.refused is None or isinstance(taken.refused, Ignored | Refused)
+    late = isinstance(taken.refused, IllegalTransition) and bool(taken.entries)
+    assert late or taken.refused is None or isinstance(taken.refused, Ignored | Refused)
     asked = [
         (entry.instance, entry.call, entry.ask, entry.facts["deadline_ts"])
         for entry in taken.entries

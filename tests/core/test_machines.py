@@ -187,7 +187,11 @@ class OperationMachine(RuleBasedStateMachine):
             assert (world.operation, len(world.entries)) == (before, count)
             refusal: Exception = error
         else:
-            if taken.refused is not None:
+            if isinstance(taken.refused, IllegalTransition):
+                assert taken.entries[0].trigger in fires_by_itself
+                assert trigger not in chart.states[taken.refused.state].on
+                assert all(entry.trigger != trigger or entry.call for entry in taken.entries)
+            elif taken.refused is not None:
                 assert trigger in chart.states[taken.refused.source].ignore
                 assert all(entry.trigger != trigger or entry.call for entry in taken.entries)
             return
