@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.operation import OperationState
@@ -42,6 +43,9 @@ Calls = CheckpointCalls | RestoreCalls | SweepCalls
 
 _OUTSIDE_CAUSES = frozenset({"lose_lease", "settle", "discard", "cancel"})
 """What can give an operation up while its body runs, without a verb of the body failing."""
+
+_DONE = "the caller is done"
+"""Why an operation ends whose body has ended well, or has itself let the instances go on."""
 
 
 class Running:
@@ -98,24 +102,31 @@ class Running:
             BaseException: What gave the operation up, after it was reopened; the caller's own
                 cancellation leaves as itself.
         """
+        with self._in_verb():
+            try:
+                await self.scheduler.request(trigger, facts)
+                if await self.scheduler.reached(goal):
+                    return
+            except (IllegalTransition, TransitionRefused):
+                if not self.operation.cleaning:
+                    raise  # else it was given up just before the verb came: that is the error
+            except asyncio.CancelledError as error:
+                await self.give_up("cancel", error)
+                raise
+            except BaseException as error:
+                await self.give_up("discard", error)
+                raise
+            await self.end(self.error())
+
+    @contextmanager
+    def _in_verb(self) -> Iterator[None]:
+        """Let the current task raise the operation's error itself, instead of being cancelled."""
         task = asyncio.current_task()
         self.verb_tasks.add(task)
         try:
-            await self.scheduler.request(trigger, facts)
-            if await self.scheduler.reached(goal):
-                return
-        except (IllegalTransition, TransitionRefused):
-            if not self.operation.cleaning:
-                raise  # else it was given up just before the verb came: that is the error
-        except asyncio.CancelledError as error:
-            await self.give_up("cancel", error)
-            raise
-        except BaseException as error:
-            await self.give_up("discard", error)
-            raise
+            yield
         finally:
             self.verb_tasks.discard(task)
-        await self.end(self.error())
 
     async def give_up(self, trigger: str, error: BaseException) -> None:
         """
@@ -175,8 +186,9 @@ class Running:
         legal = self.operation.declared.legal(self.operation.state)
         trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
         if trigger is not None:
-            self.scheduler.post(trigger, {"reason": "the caller is done"})
-        await self.end(None, stands=trigger in ("resume", "keep"))
+            self.scheduler.post(trigger, {"reason": _DONE})
+        with self._in_verb():
+            await self.end(None, stands=trigger in ("resume", "keep"))
 
     async def after_body(self, guard: BodyGuard) -> None:
         """
@@ -244,16 +256,9 @@ class Running:
         await self.scheduler.until_released()
         worth = self.operation.cause is not None and self.scheduler.fault is None
         if explain and worth and self.operation.seq <= EXPLAINED_MAX:
-            self._summary = await self._explained()
-
-    async def _explained(self) -> str:
-        """Say in a line why the operation failed, as its journal tells; empty where it is slow."""
-        looking = asyncio.ensure_future(self.scheduler.look(lambda told: explained(told).summary))
-        done, _ = await asyncio.wait({looking}, timeout=EXPLAIN_TIMEOUT_S)
-        if not done:
-            looking.add_done_callback(_retrieve)
-            return ""
-        return "" if looking.exception() is not None else looking.result()
+            with suppress(Exception):  # an explanation that is slow, or fails, is none
+                async with asyncio.timeout(EXPLAIN_TIMEOUT_S):
+                    self._summary = await self.scheduler.look(lambda told: explained(told).summary)
 
     # --- what went wrong ------------------------------------------------------------------------
 
@@ -332,12 +337,6 @@ class Running:
             )
 
 
-def _retrieve(looking: asyncio.Future[str]) -> None:
-    """Look at what nobody waits for any more, so that it is not reported as lost."""
-    if not looking.cancelled():
-        looking.exception()
-
-
 def _reason(error: BaseException) -> str:
     """Return how the journal names an error for which an operation is given up."""
     return text_of_failure(error)
@@ -369,10 +368,11 @@ class BodyGuard:
     @property
     def lost(self) -> bool:
         """Whether the operation was given up without a verb of the body failing."""
-        cause = self._running.operation.cause
-        scheduler = self._running.scheduler
+        scheduler, cause = self._running.scheduler, self._running.operation.cause
         fault = scheduler.fault or scheduler.interrupt
-        return fault is not None or (cause is not None and cause.trigger in _OUTSIDE_CAUSES)
+        if fault is not None or cause is None:
+            return fault is not None
+        return cause.trigger in _OUTSIDE_CAUSES and cause.facts.get("reason") != _DONE
 
     def _look(self) -> None:
         if self._struck or not self.lost or self._task is None:

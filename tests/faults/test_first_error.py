@@ -251,6 +251,37 @@ async def test_b21_the_verb_resume_raises(new_world: NewWorld) -> None:
     await world.coordinator.resume("next")
 
 
+@pytest.mark.parametrize("then", ["ends", "fails", "goes on"])
+@pytest.mark.parametrize("by", ["the body", "a task of the body"])
+@pytest.mark.parametrize("commits", [True, False])
+async def test_resume_in_the_body(new_world: NewWorld, commits: bool, by: str, then: str) -> None:
+    """A body that lets the instances go on itself is not cancelled for it, nor told of a loss."""
+    world = new_world(2, **SHORT)
+    world.actors[1].scripts["resume"] = [GymCheckpointUnavailable("HTTP 503")]
+    told = then if then == "fails" else None
+
+    async def body() -> None:
+        async with world.coordinator.prepared("early"):
+            if commits:
+                offered = world.offer()
+                await world.coordinator.commit("early", world.root(), offered, restarts={})
+            resuming = world.coordinator.resume("early")
+            await (resuming if by == "the body" else asyncio.create_task(resuming))
+            if then == "goes on":
+                await asyncio.sleep(0.1)
+            if told:
+                raise ValueError(told)
+
+    try:
+        await body()
+    except ValueError as error:
+        assert str(error) == told
+    else:
+        assert told is None
+    assert all(actor.calls[-1].op == "resume" for actor in world.actors)
+    assert world.operation("early").state == ("resumed" if commits else "discarded")
+
+
 async def test_lost_lease_and_failing_body(new_world: NewWorld) -> None:
     """A body that fails while its lease is lost raises its own error with the loss as a note."""
     world = new_world(1, **SHORT)

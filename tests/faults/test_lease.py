@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from gymckpt.errors import GymCheckpointUnavailable, IllegalTransition
 from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, Late, RayActorError
 from tests.faults.conftest import NewWorld
-from tests.faults.virtual import LoopClock, simulate
+from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import SHORT, World, new_id, until
 
 
@@ -69,6 +70,35 @@ async def test_next_verb_is_told_what_was_lost_before_it(new_world: NewWorld, ve
     assert set(caught.value.failures) == {"tools/replica-1"}
     with pytest.raises(IllegalTransition, match="not open"):
         await go_on()
+
+
+@pytest.mark.parametrize("holds_up_s", [0.0, 2.0, 5.0])
+def test_a_verb_after_a_body_that_held_the_loop_up(holds_up_s: float, tmp_path: Path) -> None:
+    """S9: a commit that comes before the timer of a lost lease is told of the lease."""
+
+    async def main() -> None:
+        budgets = {"control_timeout_s": 3.0, "prepare_timeout_s": 3.0}
+        world = World(2, clock=LoopClock(), root=tmp_path, fenced=True, **budgets)
+        world.actors[1].scripts["renew"] = [None]
+        world.actors[1].always["renew"] = GymCheckpointUnavailable("HTTP 503")
+        with pytest.raises(GymCheckpointOperationError) as caught:
+            async with world.coordinator.prepared("held-up"):
+                await asyncio.sleep(1.5)  # a renewal has failed, and its lease ends at 3 s
+                running_loop()._now_s += holds_up_s  # synchronous work: no timer fires
+                offered = world.offer()
+                try:
+                    await world.coordinator.commit("held-up", world.root(), offered, restarts={})
+                except BaseException as error:
+                    assert isinstance(error, GymCheckpointOperationError) or not holds_up_s
+                    raise
+                await asyncio.sleep(1e5)
+        assert caught.value.operation == "renew"
+        assert set(caught.value.failures) == {"tools/replica-1"}
+        assert bool(world.actors[0].of("commit")) == (holds_up_s == 0.0)
+        assert world.operation("held-up").cause.trigger == "lose_lease"
+        await world.examine()
+
+    simulate(main)
 
 
 TROUBLE: dict[str, Any] = {
