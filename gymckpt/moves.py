@@ -18,7 +18,6 @@ import attrs
 from gymckpt.chart import Fired, Ignored
 from gymckpt.checks import is_unicode
 from gymckpt.core.operation import OperationState, machine_of
-from gymckpt.core.replay import replay
 from gymckpt.core.settings import (
     COMMAND_TIMEOUT_S,
     HEARTBEATS_PER_TIMEOUT,
@@ -31,6 +30,7 @@ from gymckpt.journal.rules import unknown_operation
 from gymckpt.recovery import claimed
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
+from gymckpt.runtime.past import Past, past_of
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner
 
@@ -122,11 +122,11 @@ async def discard(
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    row, operation = _found(journal, run, operation_id)
-    _require_taken(operation, "discard")
-    facts = {"reason": by.reason, "operator": by.operator}
     mover = _Mover(journal, handles, force=force, clock=clock)
-    return await mover.make("discard", row, "discard", facts)
+    found = await mover.find(run, operation_id)
+    _require_taken(found.past.operation, "discard")
+    facts = {"reason": by.reason, "operator": by.operator}
+    return await mover.make("discard", found, "discard", facts)
 
 
 async def sweep(
@@ -160,16 +160,16 @@ async def sweep(
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    row, operation = _found(journal, run, operation_id)
+    mover = _Mover(journal, handles, force=force, clock=clock)
+    found = await mover.find(run, operation_id)
+    operation = found.past.operation
     if not operation.cleaning:
         raise TransitionRefused(
             f"{_named(operation)} is {operation.state!r}, in which nothing is being reopened; "
             "discard it, which reopens everything"
         )
     facts = {"operator": by.operator, "why": by.reason}
-    return await _Mover(journal, handles, force=force, clock=clock).make(
-        "sweep", row, "settle", facts
-    )
+    return await mover.make("sweep", found, "settle", facts)
 
 
 async def mark_gone(
@@ -209,7 +209,9 @@ async def mark_gone(
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    row, operation = _found(journal, run, operation_id)
+    mover = _Mover(journal, handles, force=force, clock=clock)
+    found = await mover.find(run, operation_id)
+    operation = found.past.operation
     if instance not in operation.instances:
         hint = did_you_mean(instance, operation.instances)
         raise ValueError(f"{_named(operation)} has no instance {instance!r:.150}{hint}")
@@ -221,22 +223,10 @@ async def mark_gone(
                 f"{instance} is not waited for in {_named(operation)}: {call} is {stands!r}"
             )
     facts = {"operator": by.operator, "why": by.reason}
-    mover = _Mover(journal, handles, force=force, clock=clock)
-    return await mover.make("mark-gone", row, "settle", facts, gone=instance)
+    return await mover.make("mark-gone", found, "settle", facts, gone=instance)
 
 
 # --- checking -----------------------------------------------------------------------------------
-
-
-def _found(journal: Journal, run: str, operation_id: str) -> tuple[OperationRow, OperationState]:
-    """Return an unfinished operation as the journal has it, or refuse."""
-    row = journal.operation(run, operation_id)
-    if row is None:
-        raise unknown_operation(run, operation_id)
-    operation = replay(journal.read(run, operation_id))
-    if operation.settled:
-        raise TransitionRefused(f"{_named(operation)} has ended in {operation.state!r}")
-    return row, operation
 
 
 def _named(operation: OperationState) -> str:
@@ -257,6 +247,14 @@ def _require_taken(operation: OperationState, trigger: str) -> None:
 
 
 # --- moving -------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Found:
+    """An unfinished operation as the journal has it."""
+
+    row: OperationRow
+    past: Past
 
 
 class _Mover:
@@ -280,14 +278,28 @@ class _Mover:
         self._stale_s = None if force else OWNER_TIMEOUT_S
         self._clock = clock or SystemClock()
 
+    async def find(self, run: str, operation_id: str) -> _Found:
+        """Return an unfinished operation, or refuse; nothing is changed."""
+        journal = self._recorder.journal
+        row = await self._recorder.run(lambda: journal.operation(run, operation_id))
+        if row is None:
+            raise unknown_operation(run, operation_id)
+        past = await past_of(self._recorder, run, operation_id)
+        if past.operation.settled:
+            raise TransitionRefused(
+                f"{_named(past.operation)} has ended in {past.operation.state!r}"
+            )
+        return _Found(row, past)
+
     async def make(
         self,
         move: Literal["discard", "sweep", "mark-gone"],
-        row: OperationRow,
+        found: _Found,
         trigger: str,
         facts: Mapping[str, Any],
         gone: str | None = None,
     ) -> Moved:
+        row = found.row
         scheduler, epoch = await claimed(
             row,
             self._recorder,
@@ -295,6 +307,7 @@ class _Mover:
             stale_s=self._stale_s,
             clock=self._clock,
             cancel_reference=cancel_remote,
+            known=found.past,
         )
         declared = asyncio.Event()
         if gone is not None:

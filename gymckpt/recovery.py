@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
-from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState, require_runnable
-from gymckpt.core.replay import replay
 from gymckpt.core.settings import (
     HEARTBEATS_PER_TIMEOUT,
     OWNER_TIMEOUT_S,
@@ -40,11 +38,13 @@ from gymckpt.errors import (
     text_of,
 )
 from gymckpt.journal import Journal, OperationRow
+from gymckpt.journal.rules import check_claim
 from gymckpt.manifest import withdraw_gym_checkpoint_manifest
 from gymckpt.owed import new_retire, owed_in
 from gymckpt.running import Calls
 from gymckpt.runtime.clock import Clock, SystemClock
-from gymckpt.runtime.instances import cancel_remote
+from gymckpt.runtime.instances import as_then, cancel_remote
+from gymckpt.runtime.past import Past, past_of
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
 from gymckpt.topology import from_facts
@@ -185,25 +185,34 @@ async def recover_all(
         adopt: Given what drives each operation that was taken over, before it begins.
 
     Raises:
-        JournalError: The journal cannot be read or written.
+        JournalError: The journal cannot be read or written; what can be taken over was settled.
     """
     rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
     own = frozenset(but)
-    taken = [
-        await _taken_over(
-            row,
-            recorder,
-            handles,
-            stale_s=None if force else owner_timeout_s,
-            clock=clock or SystemClock(),
-            cancel_reference=cancel_reference,
-            adopt=adopt,
-        )
-        for row in rows
-        if row.operation_id not in own
-    ]
+    taken: list[Scheduler | Recovered] = []
+    failures: list[JournalUnavailable] = []
+    for row in rows:
+        if row.operation_id in own:
+            continue
+        try:
+            found = await _taken_over(
+                row,
+                recorder,
+                handles,
+                stale_s=None if force else owner_timeout_s,
+                clock=clock or SystemClock(),
+                cancel_reference=cancel_reference,
+                adopt=adopt,
+            )
+        except JournalUnavailable as error:
+            logger.error("operation %r cannot be recovered: %s", row.operation_id, error)  # noqa: TRY400
+            failures.append(error)
+        else:
+            taken.append(found)
     driven = [found for found in taken if isinstance(found, Scheduler)]
     await asyncio.gather(*(scheduler.until_released() for scheduler in driven))
+    if failures:
+        raise failures[0]
     found_in = {row.operation_id: row.state for row in rows}
     return tuple(
         outcome_of(found, found_in[found.operation.operation_id], handles)
@@ -222,11 +231,10 @@ async def _pay_owed(
 ) -> None:
     """Retire what discarded restores could not, wherever there is a handle."""
     now_ts = clock.wall_ts()
-    owed, settings = await recorder.run(lambda: owed_in(recorder.journal, run, now_ts))
-    payable = {instance: owed[instance] for instance in owed if instance in handles}
-    if not payable or settings is None:
+    owed, settings = await recorder.read(lambda: owed_in(recorder.journal, run, handles, now_ts))
+    if not owed or settings is None:
         return
-    opening, calls = new_retire(run, payable, settings, clock)
+    opening, calls = new_retire(run, owed, settings, clock)
     scheduler = Scheduler(
         opening.operation,
         recorder=recorder,
@@ -298,9 +306,12 @@ async def claimed(
     stale_s: float | None,
     clock: Clock,
     cancel_reference: Callable[[Any], None],
+    known: Past | None = None,
 ) -> tuple[Scheduler, int]:
     """
     Claim one operation and stand ready to go on with it; nothing is sent or recorded yet.
+
+    Its history is read before, so that none that cannot be read is taken from who drives it.
 
     Args:
         row: The operation.
@@ -309,6 +320,7 @@ async def claimed(
         stale_s: How long its controller must have been silent; None to take it over anyway.
         clock: The two clocks.
         cancel_reference: Told of every reference that is no longer waited for.
+        known: What its history comes to, as far as it was read before.
 
     Returns:
         What drives it, and the epoch that the claim gave; see `Scheduler.take_over`.
@@ -319,33 +331,29 @@ async def claimed(
         InvariantViolated: Its log breaks a promise of the design.
         JournalError: The journal cannot be read or written.
     """
+    journal, run, operation_id = recorder.journal, row.run, row.operation_id
+    await recorder.run(lambda: _require_silent(journal, run, operation_id, stale_s))
+    past = await past_of(recorder, run, operation_id, known=known)
     epoch = await recorder.run(
-        lambda: recorder.journal.claim(
-            row.run, row.operation_id, owner=recorder.owner, stale_s=stale_s
-        )
+        lambda: journal.claim(run, operation_id, owner=recorder.owner, stale_s=stale_s)
     )
-    entries = await recorder.run(lambda: recorder.journal.read(row.run, row.operation_id))
-    operation = replay(entries)
+    past = await past_of(recorder, run, operation_id, known=past)  # what came before the fence
     scheduler = Scheduler(
-        attrs.evolve(operation, epoch=epoch, at_s=_clock_now_s(entries, clock.wall_ts())),
+        attrs.evolve(past.operation, epoch=epoch, at_s=past.clock_s(clock.wall_ts())),
         recorder=recorder,
-        handles=handles,
-        wire=_calls_of(operation),
+        handles=as_then(handles, past.operation.opening),
+        wire=_calls_of(past.operation),
         clock=clock,
         cancel_reference=cancel_reference,
     )
     return scheduler, epoch
 
 
-def _clock_now_s(entries: Sequence[Entry], now_ts: float) -> float:
-    """
-    Return what an operation's own clock shows now, on a host that may be another one.
-
-    Each entry gives an estimate by the wall clock. They agree unless a wall clock was stepped
-    meanwhile; the least is taken then, so that no lease counts as over before it is (S3).
-    """
-    least_s = min(entry.at_s + now_ts - entry.ts for entry in entries)
-    return max(entries[-1].at_s, least_s)
+def _require_silent(journal: Journal, run: str, operation_id: str, stale_s: float | None) -> None:
+    """Raise OperationHeld where a claim would, before a long history is read in vain."""
+    held = journal.operation(run, operation_id)
+    if held is not None and stale_s is not None:
+        check_claim(held, journal.silent_s(run, operation_id), stale_s)
 
 
 def _calls_of(operation: OperationState) -> Calls:

@@ -20,6 +20,7 @@ from typing import Self
 
 from gymckpt.core.entry import Entry
 from gymckpt.journal.entry import TAGS, Row, decode_outline, decode_row, require_name
+from gymckpt.journal.fields import INT_MAX, require_count
 from gymckpt.journal.records import Opening, OperationRow, Selection, may_exist
 from gymckpt.journal.rules import (
     Batch,
@@ -201,7 +202,9 @@ class Journal(abc.ABC):
             raise unknown_operation(run, operation_id)
         return self._claim(run, operation_id, owner, stale_s)
 
-    def read(self, run: str, operation_id: str, *, after_seq: int = 0) -> tuple[Entry, ...]:
+    def read(
+        self, run: str, operation_id: str, *, after_seq: int = 0, at_most: int | None = None
+    ) -> tuple[Entry, ...]:
         """
         Return the entries of an operation, in order.
 
@@ -209,22 +212,27 @@ class Journal(abc.ABC):
             run: The run.
             operation_id: The operation.
             after_seq: Leave out the entries up to this one.
+            at_most: How many entries; None for all that there are.
 
         Raises:
-            ValueError: `after_seq` is negative or no int.
+            ValueError: `after_seq` is negative, `at_most` not positive, or one of them no int.
             JournalCorrupt: An entry is damaged, missing or too many.
             JournalUnavailable: Locked past the timeout, gone, or closed.
             JournalError: There is no such operation, or a newer release wrote an entry.
         """
         if type(after_seq) is not int or not 0 <= after_seq < 2**63:
             raise ValueError(f"after_seq must be an int from 0, not {after_seq!r:.100}")
+        try:
+            last_seq = INT_MAX if at_most is None else after_seq + require_count(at_most)
+        except ValueError as error:
+            raise ValueError(f"at_most {error}") from error
         if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        held, rows = self._read(run, operation_id, after_seq)
+        held, rows = self._read(run, operation_id, after_seq, min(last_seq, INT_MAX))
         if held is None:
             raise unknown_operation(run, operation_id)
         entries = tuple(decode_row(row) for row in rows)
-        check_read(held, entries, after_seq)
+        check_read(held, entries, after_seq, last_seq)
         return entries
 
     def operation(self, run: str, operation_id: str) -> OperationRow | None:
@@ -272,7 +280,7 @@ class Journal(abc.ABC):
     def _rows(self, run: str, operation_id: str) -> Sequence[Row]:
         if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        held, rows = self._read(run, operation_id, 0)
+        held, rows = self._read(run, operation_id, 0, INT_MAX)
         if held is None:
             raise unknown_operation(run, operation_id)
         return rows
@@ -382,6 +390,6 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     def _read(
-        self, run: str, operation_id: str, after_seq: int
+        self, run: str, operation_id: str, after_seq: int, last_seq: int
     ) -> tuple[OperationRow | None, Sequence[Row]]:
-        """Return the operation and its rows after `after_seq`, both of one moment."""
+        """Return the operation and its rows after one up to another, all of one moment."""

@@ -170,12 +170,12 @@ class MemoryJournal(Journal):
             return self._store.operations.get((run, operation_id))
 
     def _read(
-        self, run: str, operation_id: str, after_seq: int
+        self, run: str, operation_id: str, after_seq: int, last_seq: int
     ) -> tuple[OperationRow | None, Sequence[Row]]:
         self._require_open()
         with self._store.lock:
             rows = self._store.rows.get((run, operation_id), [])
-            return self._store.operations.get((run, operation_id)), tuple(rows[after_seq:])
+            return self._store.operations.get((run, operation_id)), tuple(rows[after_seq:last_seq])
 
     def _require_open(self) -> None:
         if self._closed:

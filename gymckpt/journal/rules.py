@@ -22,6 +22,7 @@ from gymckpt.errors import (
     OperationIdUsed,
 )
 from gymckpt.journal.entry import Row, encode_row, require_count
+from gymckpt.journal.fields import INT_MAX
 from gymckpt.journal.records import Opening, OperationRow, Selection
 
 __all__ = [
@@ -183,20 +184,26 @@ def operation_from(
     )
 
 
-def check_read(held: OperationRow, entries: Sequence[Entry], after_seq: int) -> None:
+def check_read(
+    held: OperationRow, entries: Sequence[Entry], after_seq: int, last_seq: int = INT_MAX
+) -> None:
     """
     Raise JournalCorrupt unless the entries are what the operation's row says.
 
     Args:
         held: The row, read in one moment with the entries.
-        entries: What is stored after `after_seq`.
+        entries: What is stored after `after_seq`, up to `last_seq`.
         after_seq: Where the reading began.
+        last_seq: Up to which entry it was to go.
     """
     what = f"operation {held.operation_id!r} of run {held.run!r}"
-    expected = max(held.last_seq - after_seq, 0)
+    ends = held.last_seq <= last_seq
+    expected = max(min(held.last_seq, last_seq) - after_seq, 0)
     if len(entries) != expected:
+        part = "" if ends else f" and up to entry {last_seq}"
         raise JournalCorrupt(
-            f"{what}: {len(entries)} entries are stored after entry {after_seq}, not {expected}"
+            f"{what}: {len(entries)} entries are stored after entry {after_seq}{part}, not "
+            f"{expected}"
         )
     previous: Entry | None = None
     for entry in entries:
@@ -204,7 +211,10 @@ def check_read(held: OperationRow, entries: Sequence[Entry], after_seq: int) -> 
         if broken:
             raise JournalCorrupt(f"{what}: {broken}")
         previous = entry
-    if previous is not None and (previous.seq, previous.ts) != (held.last_seq, held.updated_ts):
+    if not ends:
+        if previous is not None and previous.seq != last_seq:
+            raise JournalCorrupt(f"{what}: entry {previous.seq} stands where {last_seq} belongs")
+    elif previous is not None and (previous.seq, previous.ts) != (held.last_seq, held.updated_ts):
         raise JournalCorrupt(f"{what}: its last entry is {previous.seq}, not {held.last_seq}")
     if previous is not None and previous.epoch > held.epoch:
         raise JournalCorrupt(f"{what}: an entry has epoch {previous.epoch} > {held.epoch}")

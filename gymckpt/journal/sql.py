@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, insert, select, up
 from gymckpt.errors import JournalCorrupt, text_of
 from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
 from gymckpt.journal.entry import Row
+from gymckpt.journal.fields import INT_MAX
 from gymckpt.journal.rules import (
     check_claim,
     fenced,
@@ -98,10 +99,10 @@ _ENTRIES = (
         entries.c.run == bindparam("of_run"),
         entries.c.op == bindparam("of_op"),
         entries.c.seq > bindparam("after_seq"),
+        entries.c.seq <= bindparam("last_seq"),
     )
     .order_by(entries.c.seq)
 )
-_LANDED = _ENTRIES.where(entries.c.seq <= bindparam("last_seq"))
 
 
 class SqlJournal(Journal):
@@ -179,7 +180,7 @@ class SqlJournal(Journal):
             rows = remaining(
                 batch,
                 held,
-                lambda: [tuple(row) for row in connection.execute(_LANDED, keys | span)],
+                lambda: [tuple(row) for row in connection.execute(_ENTRIES, keys | span)],
             )
             if held is None or not rows:
                 return
@@ -250,17 +251,23 @@ class SqlJournal(Journal):
         return self._store.read(lambda connection: _find(connection, _OPERATION, run, operation_id))
 
     def _read(
-        self, run: str, operation_id: str, after_seq: int
+        self, run: str, operation_id: str, after_seq: int, last_seq: int
     ) -> tuple[OperationRow | None, Sequence[Row]]:
         def job(connection: Connection) -> tuple[OperationRow | None, Sequence[Row]]:
             held = _find(connection, _OPERATION, run, operation_id)
-            return held, _stored(connection, run, operation_id, after_seq)
+            return held, _stored(connection, run, operation_id, after_seq, last_seq)
 
         return self._store.read(job)
 
 
-def _stored(connection: Connection, run: str, operation_id: str, after_seq: int = 0) -> list[Row]:
-    keys = {"of_run": run, "of_op": operation_id, "after_seq": after_seq}
+def _stored(
+    connection: Connection,
+    run: str,
+    operation_id: str,
+    after_seq: int = 0,
+    last_seq: int = INT_MAX,
+) -> list[Row]:
+    keys = {"of_run": run, "of_op": operation_id, "after_seq": after_seq, "last_seq": last_seq}
     return [tuple(row) for row in connection.execute(_ENTRIES, keys).all()]
 
 

@@ -125,7 +125,7 @@ class Ledger:
             JournalError: The journal cannot be read.
         """
         journal = self._recorder.journal
-        return await self._recorder.run(
+        return await self._recorder.read(
             lambda: look(journal.read(operation.run, operation.operation_id))
         )
 

@@ -47,6 +47,7 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 
 JOURNAL_THREAD = "gymckpt-journal"
+READER_THREAD = "gymckpt-journal-reader"
 
 HEARTBEAT_S = OWNER_TIMEOUT_S / HEARTBEATS_PER_TIMEOUT
 """How often, at the least, a controller gives a sign of life for each of its operations."""
@@ -192,6 +193,7 @@ class Recorder:
         self.owner = owner
         self.timeout_s = timeout_s
         self._worker = Worker(JOURNAL_THREAD)
+        self._reader = Worker(READER_THREAD)
 
     async def open(self, operation: OperationState, entries: Sequence[Entry]) -> None:
         """
@@ -247,6 +249,20 @@ class Recorder:
             return job()
         return await self._answered(self._start(job)[0])
 
+    async def read(self, job: Callable[[], T]) -> T:
+        """
+        Run a call of the journal that only reads, and may take long, beside all others.
+
+        What must be recorded, and signs of life, do not wait for it: it has a thread of its own.
+
+        Raises:
+            JournalOutcomeUnknown: It took longer than the timeout.
+            CancelledError: The caller was cancelled.
+        """
+        if not self.journal.blocks:
+            return job()
+        return await self._answered(self._start(job, self._reader)[0])
+
     async def _outlast(self, job: Callable[[], T]) -> T:
         """
         Run one call of the journal, whose caller must know what came of it before it goes.
@@ -266,13 +282,13 @@ class Recorder:
             raise self._silent(SHUTDOWN_WAIT_S) from None
 
     def _start(
-        self, job: Callable[[], T]
+        self, job: Callable[[], T], worker: Worker | None = None
     ) -> tuple[asyncio.Future[T], concurrent.futures.Future[T] | None]:
         """Begin a call; the second future is that of the thread, where one runs it."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, BlockingJobs):
             return loop.start_job(JOURNAL_THREAD, job), None
-        future = self._worker.submit(job)
+        future = (worker or self._worker).submit(job)
         return asyncio.wrap_future(future), future
 
     async def _answered(self, waiting: asyncio.Future[T]) -> T:
@@ -293,8 +309,9 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Close the journal after what was submitted, and let the thread end."""
+        """Close the journal after what was submitted, and let the threads end."""
         if self.journal.blocks:
+            self._reader.stop()
             self._worker.submit(self.journal.close)
             self._worker.stop()
         else:

@@ -46,6 +46,23 @@ def test_reading_goes_on_after_any_entry(journal: Journal) -> None:
         assert journal.read(RUN, OPERATION, after_seq=after_seq) == tuple(entries(after_seq + 1, 5))
 
 
+def test_reading_takes_at_most_so_many(journal: Journal) -> None:
+    """Of the entries after `after_seq`, the first `at_most` are returned, or all that there are."""
+    begun(journal, 5)
+    for after_seq in range(8):
+        for at_most in (*range(1, 8), 2**63 - 1):
+            found = journal.read(RUN, OPERATION, after_seq=after_seq, at_most=at_most)
+            assert found == tuple(entries(after_seq + 1, min(5, after_seq + at_most)))
+
+
+@pytest.mark.parametrize("at_most", [0, -1, True, 1.0, "1", 2**63])
+def test_reading_takes_at_most_a_count(journal: Journal, at_most: Any) -> None:
+    """An `at_most` that is no count is a ValueError."""
+    begun(journal)
+    with pytest.raises(ValueError, match="at_most"):
+        journal.read(RUN, OPERATION, at_most=at_most)
+
+
 @pytest.mark.parametrize("after_seq", [-1, True, 1.0, None, 2**63])
 def test_reading_starts_after_a_seq(journal: Journal, after_seq: Any) -> None:
     """An `after_seq` that no entry can have is a ValueError."""

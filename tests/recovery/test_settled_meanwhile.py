@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from gymckpt import GymCheckpointCoordinator
 from gymckpt.core.entry import Entry
@@ -56,9 +57,9 @@ def test_a_move_does_not_wait_for_what_has_ended_meanwhile() -> None:
 
             checked = False
 
-            def read(self, run: str, operation_id: str, *, after_seq: int = 0) -> tuple[Entry, ...]:
+            def read(self, run: str, operation_id: str, **span: Any) -> tuple[Entry, ...]:
                 """Return all but the end, the first time."""
-                entries = super().read(run, operation_id, after_seq=after_seq)
+                entries = super().read(run, operation_id, **span)
                 known, self.checked = self.checked, True
                 return entries if known else entries[:3]
 
