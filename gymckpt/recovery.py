@@ -187,6 +187,7 @@ async def recover_all(
     Raises:
         JournalError: The journal cannot be read or written; what can be taken over was settled.
     """
+    await recorder.give_up_doubtful()
     rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
     own = frozenset(but)
     taken: list[Scheduler | Recovered] = []

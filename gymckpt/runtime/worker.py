@@ -31,6 +31,7 @@ from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable, text_of
 from gymckpt.journal import open_journal
 from gymckpt.journal.base import Journal
 from gymckpt.journal.rules import Opening
+from gymckpt.runtime.doubtful import Doubtful
 
 __all__ = [
     "BlockingJobs",
@@ -194,6 +195,7 @@ class Recorder:
         self.timeout_s = timeout_s
         self._worker = Worker(JOURNAL_THREAD)
         self._reader = Worker(READER_THREAD)
+        self._doubtful = Doubtful()
 
     async def open(self, operation: OperationState, entries: Sequence[Entry]) -> None:
         """
@@ -213,7 +215,20 @@ class Recorder:
             chart=operation.chart,
             chart_version=operation.chart_version,
         )
-        await self.run(lambda: self.journal.open_operation(opening, entries, owner=self.owner))
+        with self._doubtful.opening(operation):
+            await self.run(lambda: self.journal.open_operation(opening, entries, owner=self.owner))
+        await self.give_up_doubtful()
+
+    async def give_up_doubtful(self) -> None:
+        """End what was opened without anybody knowing, since nothing was sent for it."""
+        await self._doubtful.give_up(
+            lambda before, ended: self.append(
+                ended.entries,
+                expected_seq=before.seq,
+                epoch=before.epoch,
+                settled=ended.operation.settled,
+            )
+        )
 
     async def append(
         self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool

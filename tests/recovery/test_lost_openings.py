@@ -1,0 +1,112 @@
+"""An operation whose opening was recorded, but not known to be, does not stay open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gymckpt.core.entry import Entry
+from gymckpt.core.replay import replay
+from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable
+from gymckpt.journal import MemoryJournal, Opening
+from tests.faults.world import World
+
+
+class Losing(MemoryJournal):
+    """A journal that loses the answers to some openings, and refuses some appends."""
+
+    def __init__(self, *, stores: bool = True) -> None:
+        super().__init__()
+        self.stores = stores
+        self.loses = 0
+        self.refuses = 0
+
+    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+        """Open an operation."""
+        if not self.loses or self.stores:
+            super().open_operation(opening, entries, owner=owner)
+        if self.loses:
+            self.loses -= 1
+            raise JournalOutcomeUnknown("the answer to the commit was lost")
+
+    def append(self, entries: Sequence[Entry], **about: Any) -> None:
+        """Append entries."""
+        if self.refuses:
+            self.refuses -= 1
+            raise JournalUnavailable("its disk is full")
+        super().append(entries, **about)
+
+
+async def lost(kind: str, journal: Losing) -> World:
+    """Return a world in which the opening of an operation was lost, by its caller's knowledge."""
+    world = World(2, journal=journal)
+    journal.loses = 1
+    coordinator, listed = world.coordinator, world.offer()
+    forgets = kind == "forget"
+    opening = coordinator.forget("lost", listed) if forgets else coordinator.prepare("lost")
+    with pytest.raises(JournalOutcomeUnknown):
+        await opening
+    assert not any(actor.calls for actor in world.actors)
+    return world
+
+
+def unfinished(world: World) -> list[str]:
+    """Return the ids of the operations that have not ended."""
+    return [row.operation_id for row in world.journal.operations(world.run, unfinished=True)]
+
+
+@pytest.mark.parametrize("kind", ["prepare", "forget"])
+async def test_the_next_operation_gives_it_up(kind: str) -> None:
+    """With the next opening that is recorded it is ended, and nobody was asked anything for it."""
+    world = await lost(kind, Losing())
+    assert unfinished(world) == ["lost"]
+    await world.coordinator.prepare("next")
+    assert unfinished(world) == ["next"]
+    operation = world.operation("lost")
+    assert (operation.settled, operation.epoch) == (True, 1)
+    assert operation.cause is None or "was lost" in str(operation.cause.facts)
+    await world.coordinator.resume("next")
+    assert all(call.wire_id == "next" for actor in world.actors for call in actor.calls)
+    await world.examine()
+
+
+async def test_a_recovery_gives_it_up() -> None:
+    """A recovery of the same coordinator ends it, and does not call it held by itself."""
+    world = await lost("prepare", Losing())
+    assert await world.coordinator.recover() == ()
+    assert unfinished(world) == []
+
+
+async def test_it_is_given_up_when_the_journal_can_take_it() -> None:
+    """An append that fails is tried again, and stands in the way of no other operation."""
+    journal = Losing()
+    world = await lost("prepare", journal)
+    journal.refuses = 1
+    await world.coordinator.prepare("next-1")
+    assert unfinished(world) == ["lost", "next-1"]
+    await world.coordinator.resume("next-1")
+    await world.coordinator.prepare("next-2")
+    assert unfinished(world) == ["next-2"]
+    await world.coordinator.resume("next-2")
+
+
+async def test_an_opening_that_was_not_recorded() -> None:
+    """What was never recorded is not waited for, and its id is free."""
+    world = await lost("prepare", Losing(stores=False))
+    await world.coordinator.prepare("lost")
+    await world.coordinator.resume("lost")
+    assert unfinished(world) == []
+    assert world.operation("lost").state == "discarded"
+
+
+async def test_an_opening_that_another_has_settled() -> None:
+    """Where a later controller has settled it, that stands."""
+    world = await lost("prepare", Losing())
+    await world.new_coordinator().recover(force=True)
+    settled = world.journal.read(world.run, "lost")
+    assert replay(settled).settled
+    await world.coordinator.prepare("next")
+    assert world.journal.read(world.run, "lost") == settled
+    await world.coordinator.resume("next")
