@@ -109,8 +109,9 @@ class Ledger:
             )
         except Fenced as error:
             return error
-        except JournalError as error:
-            logger.debug("operation %r: no sign of life: %s", operation.operation_id, error)
+        except Exception as error:  # also what no journal should raise: the next beat may succeed
+            what = text_of(error)
+            logger.debug("operation %r: no sign of life: %s", operation.operation_id, what)
         return None
 
     async def look(self, operation: OperationState, look: Callable[[Sequence[Entry]], T]) -> T:

@@ -11,7 +11,7 @@ import pytest
 
 from gymckpt.coordinator import load_gym_checkpoint_manifest
 from gymckpt.core.replay import replay
-from gymckpt.errors import Fenced, OperationIdUsed
+from gymckpt.errors import Fenced, JournalUnavailable, OperationIdUsed
 from gymckpt.journal import Journal, open_journal
 from tests.fakes import HANG
 from tests.faults.conftest import NewWorld
@@ -141,6 +141,30 @@ def test_a_living_controller_learns_of_its_fencing_by_its_heartbeat(tmp_path: Pa
                 taken_s = running_loop().time()
                 await asyncio.sleep(600)
         assert running_loop().time() - taken_s <= 2.0
+        await world.examine()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("error", [JournalUnavailable("busy"), OSError("no journal's error")])
+def test_a_failing_sign_of_life_is_not_the_last(error: Exception, tmp_path: Path) -> None:
+    """S7: whatever a sign of life fails with, the next one is given, and the body goes on."""
+
+    async def main() -> None:
+        world = World(2, clock=LoopClock(), root=tmp_path, control_timeout_s=600.0)
+        heartbeat = world.journal.heartbeat
+        beats: list[str] = []
+
+        def failing(run: str, operation_id: str, *, epoch: int) -> None:
+            beats.append(operation_id)
+            if len(beats) == 1:
+                raise error
+            heartbeat(run, operation_id, epoch=epoch)
+
+        world.journal.heartbeat = failing
+        async with world.coordinator.prepared("alive"):
+            await asyncio.sleep(60)
+        assert len(beats) >= 10
         await world.examine()
 
     simulate(main)
