@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gymckpt.manifest
 from gymckpt.coordinator import GymCheckpointOperationError
-from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.errors import GymCheckpointUnavailable, JournalUnavailable
 from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, FakeActor, Late
 from tests.faults.conftest import NewWorld
@@ -290,3 +290,36 @@ async def test_wait_for_a_verb(new_world: NewWorld) -> None:
             world.coordinator.restore("wait", "/nowhere", world.manifest()), 0.02
         )
     assert world.actors[0].ops == ["restore", "retire", "resume"]
+
+
+def test_cancelled_while_a_failure_is_explained(tmp_path: Path) -> None:
+    """A second cancellation leaves nothing behind where the explanation then cannot be read."""
+
+    async def main() -> None:
+        journal = TroubledJournal(blocks=True)
+        world = World(1, journal=journal, clock=LoopClock(), root=tmp_path, settle_s=0.0)
+        world.actors[0].scripts["prepare"] = [ValueError("no")]
+        takes_s, read = [0.001], journal.read
+        running_loop().job_s = lambda name: takes_s[0] if "journal" in name else 0.0
+
+        def unreadable(*_args: Any, **_kwargs: Any) -> Any:
+            raise JournalUnavailable("gone, says the test")
+
+        journal.read = unreadable
+        preparing = asyncio.ensure_future(world.coordinator.prepare("told"))
+        await until(lambda: world.actors[0].ops[-1:] == ["resume"])
+        await until(lambda: (row := journal.operation(world.run, "told")) and row.settled)
+        takes_s[0] = 1.0  # the read that explains
+        for _ in range(2):
+            await asyncio.sleep(0.1)
+            preparing.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await preparing
+        assert isinstance(caught.value.__cause__, GymCheckpointOperationError)
+        await asyncio.sleep(2)
+        del preparing, caught
+        gc.collect()
+        journal.read = read
+        await world.examine()
+
+    simulate(main)
