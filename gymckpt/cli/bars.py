@@ -13,7 +13,7 @@ from gymckpt.cli.styles import CALL_STATE_STYLES
 if TYPE_CHECKING:
     from gymckpt.diagnosis.lanes import Lane, StateSpan
 
-__all__ = ["CALL_STYLES", "Scale", "axis_text", "lane_text", "states_text"]
+__all__ = ["CALL_STYLES", "END_MARKS", "Scale", "axis_text", "lane_text", "states_text"]
 
 CALL_STYLES = {
     "prepare": "blue",
@@ -26,8 +26,15 @@ CALL_STYLES = {
 }
 """How the bar of a call is shown while all is well."""
 
-_END_MARKS = {"refused": "!", "failed": "✗", "gone": "✗", "unanswered": "?", "asked": "▸"}
-"""How a bar ends that did not end in an answer."""
+END_MARKS = {
+    "refused": "!",
+    "failed": "✗",
+    "gone": "✗",
+    "unanswered": "?",
+    "abandoned": "»",
+    "asked": "▸",
+}
+"""How a bar ends that did not end in an answer; that it does must be seen without colours."""
 
 _BAR, _THIN = "━", "·"
 _STATE_STYLES = ("bold white on grey30", "bold white on grey42")
@@ -83,8 +90,8 @@ def lane_text(lane: Lane, scale: Scale) -> Text:
         cells = scale.cells(span.began_at_s, span.ended_at_s)
         for cell in cells:
             row.put(cell, _THIN if span.call == "renew" else _BAR, style)
-        mark = _END_MARKS.get(span.outcome)
-        if mark is not None:
+        mark = END_MARKS.get(span.outcome)
+        if mark is not None and (span.call, span.outcome) != ("renew", "abandoned"):
             row.put(cells[-1], mark, f"bold {style}")
     return row.text()
 

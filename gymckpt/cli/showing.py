@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gymckpt.cli.bars import CALL_STYLES, Scale, axis_text, lane_text, states_text
+from gymckpt.cli.bars import CALL_STYLES, END_MARKS, Scale, axis_text, lane_text, states_text
 from gymckpt.cli.common import (
     CANNOT_ANSWER,
     PROBLEM_FOUND,
@@ -42,6 +42,9 @@ SHOW_SCHEMA = "gymckpt.show/1"
 ROWS = 20
 BAR_MIN = 20
 INSTANCE_MAX = 28
+
+_MEANS = {"abandoned": "given up", "asked": "still out"}
+"""What the legend calls an outcome where that is not its own name."""
 
 _WORK = ("prepare", "restore", "commit", "retire", "forget", "resume")
 """The calls whose durations have a column, in its order."""
@@ -207,13 +210,10 @@ def _duration_text(picture: Picture, lane: Lane, call: str, seconds: float | Non
         return Text("-", style="dim")
     outcome = [span.outcome for span in lane.spans if span.call == call][-1]
     style = "bold" if call in lane.slow else ""
-    mark = {"refused": "!", "failed": "✗", "gone": "✗", "unanswered": "?", "asked": "▸"}.get(
-        outcome
-    )
+    mark = END_MARKS.get(outcome)
     if mark is not None:
-        return Text(f"{duration(seconds)}{mark}", style=f"bold {CALL_STATE_STYLES[outcome]}")
-    if outcome == "abandoned":
-        return Text(duration(seconds), style="dim strike")
+        emphasis = "" if outcome == "abandoned" else "bold "
+        return Text(f"{duration(seconds)}{mark}", style=f"{emphasis}{CALL_STATE_STYLES[outcome]}")
     return Text(duration(seconds), style=style)
 
 
@@ -227,9 +227,9 @@ def _print_tail(out: Console, picture: Picture, lanes: Sequence[Lane], limit: in
         )
         out.print(Text(f"{said}; --limit shows them", style="dim"))
     legend = Text.assemble(("━", "blue"), (" a call  ", "dim"))
-    for outcome, mark in (("refused", "!"), ("failed", "✗"), ("unanswered", "?"), ("asked", "▸")):
-        legend.append(mark, style=f"bold {CALL_STATE_STYLES[outcome]}")
-        legend.append(" still out  " if outcome == "asked" else f" {outcome}  ", style="dim")
+    for outcome in ("refused", "failed", "unanswered", "abandoned", "asked"):
+        legend.append(END_MARKS[outcome], style=f"bold {CALL_STATE_STYLES[outcome]}")
+        legend.append(f" {_MEANS.get(outcome, outcome)}  ", style="dim")
     legend.append("· leases renewed", style="dim")
     out.print(legend)
     notes = [

@@ -130,6 +130,6 @@ def _end_s(span: Span, now_at_s: float) -> float:
 def _waits_on(row: State) -> Literal["files", "body", "controller", "nothing"]:
     if row.effect == "write_manifest":
         return "files"
-    if row.renews:
-        return "body"
-    return "controller" if row.call is None else "nothing"
+    if row.call is not None:  # no instance was waited for to an end
+        return "nothing"
+    return "body" if row.renews else "controller"

@@ -79,6 +79,11 @@ class Lane:
         )
 
     @property
+    def left(self) -> bool:
+        """Whether the operation went on without the answer to some ask, renewals aside."""
+        return any(span.outcome == ABANDONED and span.call != RENEW for span in self.spans)
+
+    @property
     def waiting(self) -> bool:
         """Whether an ask is still waited for."""
         return any(span.outcome == WAITING for span in self.spans)

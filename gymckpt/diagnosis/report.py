@@ -135,9 +135,15 @@ def _facts(picture: Picture) -> Iterator[Tile]:
     troubled = sum(lane.troubled for lane in picture.lanes)
     slow = sum(bool(lane.slow) for lane in picture.lanes)
     waiting = sum(lane.waiting for lane in picture.lanes)
+    left = sum(lane.left for lane in picture.lanes)
     found = [
         f"{count} {what}"
-        for count, what in ((troubled, "in trouble"), (waiting, "waited for"), (slow, "slow"))
+        for count, what in (
+            (troubled, "in trouble"),
+            (waiting, "waited for"),
+            (left, "no longer waited for"),
+            (slow, "slow"),
+        )
         if count
     ]
     yield Tile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,12 +13,13 @@ import attrs
 import pytest
 
 from gymckpt.diagnosis.explain import explain
-from gymckpt.errors import OperationIdUsed
+from gymckpt.errors import Fenced, OperationIdUsed
 from gymckpt.journal import open_journal
 from gymckpt.journal.portable import write_export
 from gymckpt.unread import UNREAD
 from tests.cli.command import AGO_S, RUN, answer, run, unread, write_journal
 from tests.diagnosis.stuck import BUSY, Scene
+from tests.fakes import HANG
 
 OPERATIONS = ["good", "refused", "idle", "good-again", "stuck"]
 
@@ -104,6 +106,33 @@ def test_show_has_a_row_per_instance_the_worst_on_top() -> None:
     assert "critical path" in text
     assert "is the cost of tools/replica-1 alone" in text
     assert "r-7, r-8" in text
+
+
+def test_show_says_without_colours_who_was_no_longer_waited_for(tmp_path: Path) -> None:
+    """After a controller died in a commit, nothing of it counts as answered or as the body's."""
+
+    async def scene(run: Scene) -> None:
+        for actor in run.actors:
+            actor.always["commit"] = HANG
+        task = run.begun("cp")
+        await asyncio.sleep(10.0)
+        await run.controller().recover(force=True)
+        assert isinstance(await task, Fenced)
+
+    path = write_journal(tmp_path / "killed.sqlite3", scene)
+    legs = {leg["state"]: leg for leg in answer("show", "cp", "-j", str(path))["course"]["legs"]}
+    assert (legs["committing"]["waits_on"], legs["committing"]["instance"]) == ("nothing", None)
+    assert legs["parked"]["waits_on"] == "body"
+    lines = run("show", "cp", "-j", str(path)).stdout.splitlines()
+    rows = [line for line in lines if line.startswith("tools/replica-")]
+    assert len(rows) == 3
+    assert all(line.count("»") == 2 for line in rows)
+    assert any("» given up" in line for line in lines)
+    assert sum("(the body)" in line for line in lines) == 1
+    out = tmp_path / "report.html"
+    run("report", "cp", "-j", str(path), "-o", str(out))
+    assert "3 no longer waited for" in out.read_text()
+    assert "all well" not in out.read_text()
 
 
 @pytest.mark.parametrize("columns", [80, 140])

@@ -166,7 +166,7 @@ function groupRow(group) {
   if (!OPEN.has(group.key)) plot.append(densityOf(group));
   row.append(name, plot);
   row.setAttribute("aria-label", `${group.title}: ${group.lanes.length} instances; ${countsOf(group.lanes)
-    .map(([sign, count]) => `${count} ${sign}`).join(", ") || "all well"}`);
+    .map(([sign, count]) => `${count} ${sign}`).join(", ") || "none in trouble"}`);
   return row;
 }
 
