@@ -132,13 +132,19 @@ class Source:
     """Whether it is a file at rest, so that nothing can have happened since its last entry."""
 
     def alive(self, row: OperationRow) -> bool | None:
-        """Whether an operation's controller gives signs of life; None where that is not known."""
+        """
+        Whether an operation's controller gives signs of life; False: it counts as gone.
+
+        None where that is not known, needless, or one is merely late.
+        """
         if row.settled or self.from_file:
             return None
-        from gymckpt.core.settings import gone_after_s  # noqa: PLC0415 - imported when needed
+        from gymckpt.diagnosis.signs import standing_of  # noqa: PLC0415 - imported when needed
 
         silent_s = self.journal.silent_s(row.run, row.operation_id)
-        return None if silent_s is None else silent_s <= gone_after_s(row.owner)
+        if silent_s is None:
+            return None
+        return {"alive": True, "silent": False}.get(standing_of(row.owner, silent_s))
 
     def found(self, row: OperationRow | None) -> Found:
         """Return one of its operations; None where a file has nothing but a header."""

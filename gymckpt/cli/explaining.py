@@ -132,11 +132,11 @@ def _neediest(journal: str | None, run: str | None) -> Iterator[Found]:
         yield source.found(min(rows, key=lambda row: _need(source, row)))
 
 
-def _need(source: Source, row: OperationRow) -> tuple[bool, bool, float]:
-    """Order unfinished operations: those that nobody drives, those given up, the oldest."""
-    alive = source.alive(row)
+def _need(source: Source, row: OperationRow) -> tuple[int, bool, float]:
+    """Order unfinished operations: without a controller, then given up, then the oldest."""
+    rank = {False: 0, None: 1, True: 2}[source.alive(row)]
     given_up = row.state in ("discarding", "retiring")
-    return alive is not False, not given_up, row.updated_ts
+    return rank, not given_up, row.updated_ts
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -255,7 +255,8 @@ def next_text(one: NextStep, now_ts: float) -> Text:
     text = Text()
     if one.at_ts is not None and one.in_s is not None:
         text.append(clock_text(one.at_ts, day_of=now_ts), style="bold")
-        ahead = f"in {duration(one.in_s)}" if one.in_s >= 0 else f"{duration(-one.in_s)} ago"
+        passed = "ago" if one.kind == "lease_horizon" else "overdue"
+        ahead = f"in {duration(one.in_s)}" if one.in_s >= 0 else f"{duration(-one.in_s)} {passed}"
         text.append(f"  {ahead}  ", style="cyan" if one.in_s >= 0 else "yellow")
     text.append(one.what)
     if one.leads_to is not None:

@@ -9,9 +9,13 @@ from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.explanation import Controller, NextStep, Why
 from gymckpt.diagnosis.stories import Story
 from gymckpt.diagnosis.words import duration
+from gymckpt.failures import GymCheckpointUnavailable
 from gymckpt.wording import sample
 
 __all__ = ["advice_for"]
+
+LATE_MIN_S = 1.0
+"""How late what comes by itself must be for somebody to look after it."""
 
 NEW_ID = "ids are used once, so the next try takes a new one"
 
@@ -56,11 +60,7 @@ def _now(
             "start a controller of this run again, which recovers it at its start; or recover it "
             "by hand with the instances' handles (gymckpt recover --actor INSTANCE=NAME)"
         )
-    due = next((step for step in ahead if step.in_s is not None), None)
-    when = "wait"
-    if due is not None:
-        leads_to = f" to {due.leads_to}" if due.leads_to else ""
-        when = f"wait: in {duration(max(0.0, due.in_s or 0.0))} it goes on by itself{leads_to}"
+    when = _when(controller, ahead)
     if blocking:
         return f"{when}; {_about(case, blocking)}"
     if operation.file in ("pending", "failed"):
@@ -68,6 +68,24 @@ def _now(
     if operation.row.renews and operation.phase_call is None:
         return "look into the controller: it is its own body that everything waits for"
     return when
+
+
+def _when(controller: Controller, ahead: Sequence[NextStep]) -> str:
+    """Say when it goes on by itself, or that it was to and has not."""
+    due = next((step for step in ahead if step.in_s is not None), None)
+    if due is None or due.in_s is None:
+        return "wait"
+    leads_to = f" to {due.leads_to}" if due.leads_to else ""
+    if due.in_s >= 0:
+        return f"wait: in {duration(due.in_s)} it goes on by itself{leads_to}"
+    if due.kind == "lease_horizon":
+        return "wait"
+    if due.in_s > -LATE_MIN_S:
+        return f"wait: any moment now it goes on by itself{leads_to}"
+    late = f"it was to go on by itself{leads_to} {duration(-due.in_s)} ago"
+    if controller.status == "alive":
+        return f"look into the controller's log: {late}"
+    return f"see whether its controller still runs: {late}"
 
 
 def _about(case: Case, blocking: Sequence[Story]) -> str:
@@ -107,8 +125,10 @@ def _after_call(case: Case, culprits: Sequence[Story]) -> str:
         unknown = ", and a new directory: what the call has written is unknown"
         tail = unknown if first.call == "commit" else ""
         return f"look into the log of {first.instance}: does it hang?; {NEW_ID}{tail}"
-    transient = bool(first.failure and first.failure.get("transient"))
-    again = "it may pass by itself" if transient else "it will not pass by itself"
+    failure = first.failure or {}
+    again = "it may pass by itself" if failure.get("transient") else "it will not pass by itself"
+    if failure.get("type") == GymCheckpointUnavailable.__name__:
+        again = "it refused the call, or was not reached, and its own words say what has to change"
     return f"look into {first.instance}: {again}; {NEW_ID}"
 
 

@@ -151,8 +151,8 @@ class Controller:
     """Its token; empty where only the entries are known."""
     epoch: int
     status: Literal["ended", "alive", "silent", "unknown"]
-    """`ended`: nobody need drive it. `alive`: it has given a sign in time. `silent`: a sign of life
-    is overdue. `unknown`: none is due yet, and none can be."""
+    """`ended`: nobody need drive it. `alive`: its signs of life come in time. `silent`: it counts
+    as gone. `unknown`: a sign of life is late; where the journal keeps none: no entry is due."""
     seen_ts: float
     """Its last sign of life."""
     due_ts: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from gymckpt.core.settings import RESUME
+from gymckpt.core.settings import RESUME, gone_after_s
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.explanation import Controller, Move, NextStep
 from gymckpt.diagnosis.upcoming import Upcoming
@@ -195,6 +195,9 @@ def moves_of(case: Case, controller: Controller) -> tuple[Move, ...]:
     if operation.settled:
         return ()
     held = "" if controller.status == "silent" else _HELD[controller.status]
+    if controller.status == "unknown" and case.silent_s is not None:
+        gone = duration(gone_after_s(case.owner))
+        held = f"refused until its controller has been silent for {gone}, unless --force is added"
     return (
         _recover(case, held),
         _discard(case, held),

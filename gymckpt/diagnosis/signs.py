@@ -15,14 +15,21 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
-from gymckpt.core.settings import COMMAND, RENEW, RESUME, gone_after_s
+from gymckpt.core.settings import (
+    COMMAND,
+    HEARTBEATS_PER_TIMEOUT,
+    OWNER_TIMEOUT_S,
+    RENEW,
+    RESUME,
+    gone_after_s,
+)
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.causes import SILENT_AFTER_S
 from gymckpt.diagnosis.explanation import Controller, Finding, Lease
 from gymckpt.diagnosis.words import count_of, duration
 from gymckpt.wording import sample, text_of
 
-__all__ = ["controller_of", "findings_of", "lease_of", "operator_moves"]
+__all__ = ["controller_of", "findings_of", "lease_of", "operator_moves", "standing_of"]
 
 STEP_MIN_S = 1.0
 """By how much the two clocks must disagree between two entries to be called a step."""
@@ -32,6 +39,38 @@ LATE_MIN_S = 1.0
 
 QUICK_CALLS = (RENEW, RESUME)
 """Calls with which an instance has nothing to do but answer."""
+
+
+BEATS_MISSED_MAX = 2
+"""Of how many signs of life a controller may be late and still be called alive."""
+
+ALIVE_MIN_S = 1.0
+"""For how long after a sign of life it is called so in any case: a journal takes its time."""
+
+
+def standing_of(owner: str, silent_s: float) -> Literal["alive", "silent", "unknown"]:
+    """
+    Return what its silence tells of a controller.
+
+    Args:
+        owner: Its token, which tells how often it gives a sign of life; if not, the slowest pace
+            that there is is assumed.
+        silent_s: How long ago it gave the last.
+
+    Returns:
+        `silent` where it counts as gone, `alive` where hardly a sign of life is late; between the
+        two nothing is known.
+    """
+    if silent_s > gone_after_s(owner):
+        return "silent"
+    pace_s = pace_of(owner) or OWNER_TIMEOUT_S / HEARTBEATS_PER_TIMEOUT
+    return "alive" if silent_s <= max(ALIVE_MIN_S, BEATS_MISSED_MAX * pace_s) else "unknown"
+
+
+def pace_of(owner: str) -> float | None:
+    """Return how often a controller gives a sign of life, in seconds; None where it tells none."""
+    told_s = gone_after_s(owner, 0.0)
+    return told_s / HEARTBEATS_PER_TIMEOUT if told_s else None
 
 
 def controller_of(case: Case) -> Controller:
@@ -45,7 +84,7 @@ def controller_of(case: Case) -> Controller:
     if case.operation.settled:
         status = "ended"
     elif case.silent_s is not None:
-        status = "silent" if silent_s > gone_after_s(case.owner) else "alive"
+        status = standing_of(case.owner, silent_s)
     elif due_at_s is None:
         status = "unknown"
     else:
@@ -59,7 +98,9 @@ def controller_of(case: Case) -> Controller:
         "ended": "nobody need drive it any more",
         "alive": f"{who} is alive, its last sign of life is {ago} old",
         "silent": f"{who} {silent}: its last sign of life is {ago} old",
-        "unknown": f"{who} made its last entry {ago} ago, and none has been due since",
+        "unknown": f"{who} made its last entry {ago} ago, and none has been due since"
+        if case.silent_s is None
+        else f"{who} may have ended: its last sign of life is {ago} old{_pace_words(case)}",
     }[status]
     if claimed and status != "ended":
         words += f"; it has claimed the operation as epoch {case.epoch} and recorded nothing yet"
@@ -72,6 +113,12 @@ def controller_of(case: Case) -> Controller:
         takeovers=epochs - 1 + claimed,
         words=words,
     )
+
+
+def _pace_words(case: Case) -> str:
+    pace_s, gone_s = pace_of(case.owner), gone_after_s(case.owner)
+    every = "" if pace_s is None else f", though it gives one every {duration(pace_s)}"
+    return f"{every}; it counts as gone when that is {duration(gone_s)} old"
 
 
 def lease_of(case: Case) -> Lease | None:
@@ -132,16 +179,33 @@ def _reader(case: Case) -> Iterator[Finding]:
 
 
 def _overdue(case: Case) -> Iterator[Finding]:
-    """A controller that lives, and does not do what was due."""
-    if case.silent_s is None or not case.upcoming or case.silent_s > gone_after_s(case.owner):
+    """A controller that lives, or did a moment ago, and does not do what was due."""
+    if case.silent_s is None or not case.upcoming:
         return
-    overdue_s = case.now_at_s - case.upcoming[0].at_s
-    if overdue_s > SILENT_AFTER_S:
+    standing, overdue_s = standing_of(case.owner, case.silent_s), -case.in_s(case.upcoming[0].at_s)
+    if standing == "silent" or overdue_s <= SILENT_AFTER_S:
+        return
+    late = f"what it had to do by itself is {duration(overdue_s)} overdue"
+    words = {
+        "alive": f"its controller is alive, but {late}: its journal may hang or be full; look into "
+        "the controller's log",
+        "unknown": f"its controller has given no sign of life for {duration(case.silent_s)}, and "
+        f"{late}: it has ended, or it or its journal hangs",
+    }[standing]
+    yield Finding(code="overdue", problem=True, words=words)
+
+
+def _quiet(case: Case) -> Iterator[Finding]:
+    """A controller that is gone by its own measure, which is shorter than that of the others."""
+    silent_s, own_s = case.silent_s, gone_after_s(case.owner, 0.0)
+    if silent_s is None or not own_s or case.operation.settled:
+        return
+    if own_s < silent_s <= gone_after_s(case.owner):
         words = (
-            f"its controller is alive, but what it had to do by itself is {duration(overdue_s)} "
-            "overdue: its journal may hang or be full; look into the controller's log"
+            f"its controller must give a sign of life within {duration(own_s)} and gave none for "
+            f"{duration(silent_s)}: see whether it still runs"
         )
-        yield Finding(code="overdue", problem=True, words=words)
+        yield Finding(code="quiet", problem=True, words=words)
 
 
 def _clock_steps(case: Case) -> Iterator[Finding]:
@@ -314,6 +378,7 @@ _LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _divergence,
     _reader,
     _overdue,
+    _quiet,
     _clock_steps,
     _slowness,
     _late_replies,

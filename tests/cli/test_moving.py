@@ -152,6 +152,8 @@ def test_a_command_that_is_over_drives_nothing(journal: Path) -> None:
     assert told.controller.words == over
     assert "nobody drives it any more" in told.waits_for
     told = explain(entries, now_ts=last_ts + 4.0, owner=owner, epoch=epoch, silent_s=4.0)
+    assert told.controller.status == "unknown"
+    told = explain(entries, now_ts=last_ts + 1.0, owner=owner, epoch=epoch, silent_s=1.0)
     assert told.controller.status == "alive"
 
 

@@ -17,7 +17,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.diagnosis.explain import explain
 from gymckpt.diagnosis.explanation import Explanation
 from gymckpt.diagnosis.replay import replay
-from gymckpt.errors import Fenced, GymCheckpointOperationError
+from gymckpt.errors import Fenced, GymCheckpointOperationError, GymCheckpointUnavailable
 from gymckpt.replies import GymCheckpointPrepareSummary
 from tests.diagnosis.stuck import BUSY, RUN, Scene, WaitingJournal, play
 from tests.fakes import HANG, ActorDiedError, Apply, Late
@@ -211,6 +211,92 @@ def _states(entries: Sequence[Entry]) -> list[str]:
 def explain_cut(entries: Sequence[Entry], now_ts: float) -> Explanation:
     """Explain a history that ends with the death of its controller."""
     return explain(entries, now_ts=now_ts, silent_s=now_ts - entries[-1].ts)
+
+
+@pytest.mark.parametrize(
+    ("owner", "silent_s", "status"),
+    [
+        ("host-a:1:30s", 3.0, "alive"),
+        ("host-a:1:30s", 12.0, "unknown"),
+        ("host-a:1:30s", 31.0, "silent"),
+        ("host-a:1:5s", 1.5, "alive"),
+        ("host-a:1:5s", 28.6, "unknown"),
+        ("host-a:1:5s", 31.0, "silent"),
+        ("host-a:1:300s", 60.0, "alive"),
+        ("host-a:1:300s", 150.0, "unknown"),
+        ("host-a:1", 3.0, "alive"),
+        ("host-a:1", 12.0, "unknown"),
+        ("", 31.0, "silent"),
+        ("host-a:1:command", 4.0, "unknown"),
+    ],
+)
+def test_who_is_merely_not_yet_gone_is_not_called_alive(
+    tmp_path: Path, owner: str, silent_s: float, status: str
+) -> None:
+    """A controller is judged by how often it gives a sign of life, which its token tells."""
+
+    async def scene(run: Scene) -> None:
+        run.busy.always["commit"] = HANG
+        run.begun("cp")
+        await asyncio.sleep(10.0)
+        entries = run.entries("cp")
+        now_ts = entries[-1].ts + silent_s
+        found = explain(entries, now_ts=now_ts, owner=owner, silent_s=silent_s)
+        assert found.controller.status == status
+        assert ("is alive" in found.controller.words) is (status == "alive")
+        assert ("may have ended" in found.controller.words) is (status == "unknown")
+        assert ("it gives one every" in found.controller.words) is (
+            status == "unknown" and owner != "host-a:1"
+        )
+
+    play(tmp_path, scene)
+
+
+def test_what_was_due_long_ago_is_not_promised(tmp_path: Path) -> None:
+    """Killed in a commit, with a short timeout of its own: what is known, and nothing of 0 ms."""
+
+    async def scene(run: Scene) -> None:
+        run.busy.always["commit"] = HANG
+        run.begun("cp")
+        await asyncio.sleep(9.0)
+        later_s = run.explain("cp").next[0].in_s
+        assert later_s is not None
+        known = {"owner": "host-a:1:5s", "history": ()}
+        now_ts = run.clock.wall_ts() + later_s
+        soon = explain(run.entries("cp"), now_ts=now_ts + 0.5, silent_s=0.5, **known)
+        assert soon.advice.startswith("wait: any moment now it goes on by itself")
+        late = explain(run.entries("cp"), now_ts=now_ts + 20.0, silent_s=0.5, **known)
+        assert late.advice.startswith("look into the controller's log: it was to go on by itself")
+        gone = explain(run.entries("cp"), now_ts=now_ts + 20.0, silent_s=28.6, **known)
+        assert gone.controller.words == (
+            "controller host-a:1:5s may have ended: its last sign of life is 28.6 s old, though it "
+            "gives one every 833 ms; it counts as gone when that is 30 s old"
+        )
+        assert gone.advice.startswith("see whether its controller still runs: it was to go on")
+        assert "20 s ago" in gone.advice
+        codes = {finding.code: finding.words for finding in gone.findings}
+        assert "within 5 s and gave none for 28.6 s" in codes["quiet"]
+        assert "it has ended, or it or its journal hangs" in codes["overdue"]
+        assert gone.problem
+        assert {move.why_not for move in gone.moves if move.allowed} == {
+            "refused until its controller has been silent for 30 s, unless --force is added"
+        }
+
+    play(tmp_path, scene)
+
+
+def test_refusal_is_not_said_to_pass_by_itself(tmp_path: Path) -> None:
+    """What an instance refuses may last for ever, such as for what was retired: its words count."""
+
+    async def scene(run: Scene) -> None:
+        run.busy.always["prepare"] = GymCheckpointUnavailable("r1-a0 was retired")
+        await run.checkpoint("refused")
+        assert "its own words say what has to change" in run.explain("refused").advice
+        run.busy.always["prepare"] = RESET
+        await run.checkpoint("reset")
+        assert "it may pass by itself" in run.explain("reset").advice
+
+    play(tmp_path, scene)
 
 
 def test_two_controllers(tmp_path: Path) -> None:
