@@ -3,7 +3,8 @@ What a check of the instance contract works with.
 
 A `Case` holds instances of one id and makes the calls of the protocol with ordinary arguments
 filled in. All deadlines are by the clock of the instance that is called. Each call is answered
-within a bound of real time, or the contract is broken.
+within a bound of real time, and each of the hands' methods ends within it, or the contract is
+broken.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,15 +20,69 @@ from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointUnavailable, show
 from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
 from gymckpt.runtime.instances import cancel_remote
-from gymckpt.testing.instance import ContractBroken, InstanceUnderTest, Make, expect
+from gymckpt.testing.instance import ContractBroken, InstanceUnderTest, Make, NotOffered, expect
 
-__all__ = ["DEADLINE_S", "Case", "CheckBody", "files_below"]
+__all__ = [
+    "DEADLINE_S",
+    "END_S",
+    "LATE_S",
+    "Case",
+    "CheckBody",
+    "DoesNotApply",
+    "files_below",
+    "stamps_below",
+]
 
 DEADLINE_S = 30.0
 """How far ahead the deadlines of calls are whose deadline does not matter."""
 
 ANSWER_S = 20.0
-"""How long, in real time, a check waits for an answer that must come."""
+"""How long, in real time, a check waits for an answer that must come, and for the hands."""
+
+END_S = 5.0
+"""How long, in real time, the end of a check that has failed waits for the hands."""
+
+LATE_S = 0.3
+"""How long, in real time, a check waits for what must not come, not even later."""
+
+HANDS = frozenset(
+    name for name, method in vars(InstanceUnderTest).items() if inspect.iscoroutinefunction(method)
+)
+"""The methods that a user writes and a check awaits."""
+
+
+class DoesNotApply(Exception):
+    """The backend has nothing of what a check is about, so it owes nothing there."""
+
+
+class _Hands:
+    """What a user wrote, held to end within a bound of real time."""
+
+    def __init__(self, mine: InstanceUnderTest) -> None:
+        self._mine = mine
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._mine, name)
+        return _within(ANSWER_S, name, found) if name in HANDS else found
+
+
+def _within(
+    limit_s: float, name: str, hand: Callable[..., Awaitable[Any]]
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def ends(*args: Any, **kwargs: Any) -> Any:
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                return await hand(*args, **kwargs)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ContractBroken(
+                f"{name} of the hands did not end within {limit_s:g} s; an actor must take their "
+                "calls while others wait (max_concurrency)"
+            ) from error
+
+    return ends
 
 
 class Case:
@@ -51,21 +106,27 @@ class Case:
         self.one = await self.another()
         return self
 
-    async def __aexit__(self, *_error: object) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         for task in self._tasks:
             task.cancel()
-        for one in self._made:
-            await one.free_storage()
-            await one.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        limit_s = ANSWER_S if error is None else min(END_S, ANSWER_S)
+        letting_go = (_let_go(one, limit_s) for one in self._made)
+        ends = await asyncio.gather(*letting_go, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+        for end in ends:
+            if end is not None and error is None:
+                raise end
 
     async def another(self) -> InstanceUnderTest:
         """Make one more instance of the same id, as after a crash."""
-        made = self._make()
+        made: Any = self._make()
         if inspect.isawaitable(made):
             made = await made
+        if not isinstance(made, InstanceUnderTest):
+            raise ContractBroken(f"the factory gave {show(made)}, which is no InstanceUnderTest")
         self._made.append(made)
-        return made
+        return cast("InstanceUnderTest", _Hands(made))
 
     # --- the calls ----------------------------------------------------------------------------
 
@@ -182,6 +243,18 @@ class Case:
                 moved = await self.one.turn(episode)
                 expect(moved, f"{episode.capture_key} does not run on an open instance")
 
+    async def start_restart_only(self, episode: EnvironmentEpisode) -> None:
+        """
+        Start an episode that cannot be captured.
+
+        Raises:
+            DoesNotApply: The backend has none.
+        """
+        try:
+            await self.one.start(episode, restart_only=True)
+        except NotOffered as none:
+            raise DoesNotApply(str(none)) from none
+
     async def saved(self, *episodes: EnvironmentEpisode) -> GymCheckpointCommitSummary:
         """Save episodes after two turns each as checkpoint `c1`, and reopen."""
         await self.play(*episodes)
@@ -196,6 +269,23 @@ class Case:
         await self.park(checkpoint_id="names", on=other)
         answer = await self.commit(checkpoint_id="names", root=self.root / "names", on=other)
         return answer.participants
+
+    async def expect_unpublished(
+        self, *episodes: EnvironmentEpisode, participants: Collection[str], what: str
+    ) -> None:
+        """
+        Pass if nothing can be restored from checkpoint `c1`, neither now nor a little later.
+
+        Args:
+            *episodes: What it was to save.
+            participants: The participants of the instance.
+            what: What the checkpoint is, for the text.
+        """
+        for wait_s, when in ((0.0, ""), (LATE_S, ", a little later")):
+            await asyncio.sleep(wait_s)
+            other = await self.another()  # the one before may have marked what it did not install
+            restoring = self.restore(*episodes, participants=participants, on=other)
+            await self.fails(restoring, f"restore of {what}{when}")
 
     async def refused(self, call: Awaitable[Any], what: str) -> GymCheckpointUnavailable:
         """
@@ -261,6 +351,14 @@ class Case:
         await self.expect_still([episode], when, on)
 
 
+async def _let_go(one: InstanceUnderTest, limit_s: float) -> None:
+    """Let go of an instance, of one whose writes still hang too."""
+    try:
+        await _within(limit_s, "free_storage", one.free_storage)()
+    finally:
+        await _within(limit_s, "close", one.close)()
+
+
 def _send(handle: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
     """Send a call, and say in words where the handle is none that a coordinator could use."""
     method = getattr(handle, name, None)
@@ -280,3 +378,9 @@ CheckBody = Callable[[Case], Awaitable[None]]
 def files_below(root: Path) -> dict[Path, bytes]:
     """Return every file below a directory with what it holds."""
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def stamps_below(root: Path) -> dict[Path, tuple[int, int]]:
+    """Return of every file below a directory which one it is, and when it was written."""
+    found = {path: path.stat() for path in root.rglob("*") if path.is_file()}
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found.items()}

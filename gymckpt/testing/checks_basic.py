@@ -171,6 +171,8 @@ async def saves_what_is_asked(case: Case) -> None:
     answer = await case.commit(A, B)
     found = answer.exported_episodes
     expect(set(found) == {A, B}, f"it exported {show(found)}")
+    unowned = answer.unowned_live_episodes
+    expect(unowned == (), f"it says that no server owns {show(unowned)}, which is not here")
 
 
 @_check
@@ -318,7 +320,7 @@ async def names_restart_only_servers(case: Case) -> None:
 @_check
 async def restart_only_episodes_do_not_block(case: Case) -> None:
     """Episodes that cannot be captured run on while the instance is parked, and are named."""
-    await case.one.start(C, restart_only=True)
+    await case.start_restart_only(C)
     answer = await case.prepare()
     expect(answer.prepared, f"it waits for an episode that it cannot capture: {answer.blockers}")
     expect(answer.restarts == (C,), f"it names {show(answer.restarts)} to start over")
@@ -328,7 +330,7 @@ async def restart_only_episodes_do_not_block(case: Case) -> None:
 @_check
 async def restart_only_episodes_are_left_out(case: Case) -> None:
     """A checkpoint beside episodes that cannot be captured saves the others."""
-    await case.one.start(C, restart_only=True)
+    await case.start_restart_only(C)
     await case.play(A)
     await case.park(A)
     answer = await case.commit(A)

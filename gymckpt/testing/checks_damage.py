@@ -7,7 +7,8 @@ Nothing is continued that is not exactly what was saved.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -94,6 +95,17 @@ async def errors_of_a_disk_travel(case: Case) -> None:
 
 
 @_check
+async def errors_of_a_disk_are_told_as_such(case: Case) -> None:
+    """A full disk fails the commit with an OSError; a refusal would say that it may pass."""
+    await case.play(A)
+    await case.park(A)
+    await case.one.break_storage(OSError("no space left on device"))
+    error = _as_raised(await case.fails(case.commit(A), "commit whose write failed"), "the error")
+    kind = type(error).__name__
+    expect(isinstance(error, OSError), f"a full disk is told as {kind}, it must stay an OSError")
+
+
+@_check
 async def a_failed_commit_leaves_it_parked(case: Case) -> None:
     """After a write that failed the instance is parked until resume, and then reopens."""
     await case.play(A)
@@ -128,50 +140,82 @@ async def a_failed_commit_publishes_nothing(case: Case) -> None:
     await case.one.break_storage(OSError("no space left on device"))
     await case.fails(case.commit(A), "commit whose write failed")
     await case.resume()
-    other = await case.another()
-    restoring = case.restore(A, participants=answer, on=other)
-    await case.fails(restoring, "restore of a checkpoint whose write failed")
+    await case.expect_unpublished(A, participants=answer, what="a checkpoint whose write failed")
 
 
 # --- damaged and foreign checkpoints ------------------------------------------------------------
 
 
-async def _refuses_damage(case: Case, damage: Callable[[Path], None], what: str) -> None:
-    """Pass if a restore fails after `damage` was done to any one of the files."""
+FLIPS_MAX = 128
+"""How many bits are flipped, one after the other, in all the files of a checkpoint."""
+
+_NUMBER = re.compile(rb"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
+"""A number of a file that can be read; the digits of a hash stand among letters."""
+
+Files = Mapping[Path, bytes]
+Damage = Callable[[Files], Iterable[tuple[Path, bytes | None]]]
+"""Says of files what to put in the place of which, one after the other; None takes it away."""
+
+
+async def _refuses_damage(case: Case, damage: Damage, what: str) -> None:
+    """Pass if a restore fails after each damage, and succeeds when all is mended."""
     summary = await case.saved(A)
-    for number, (path, whole) in enumerate(sorted(files_below(case.root).items())):
-        if not whole:
-            continue
-        damage(path)
-        other = await case.another()
+    other = await case.another()
+    files = {path: whole for path, whole in sorted(files_below(case.root).items()) if whole}
+    for number, (path, instead) in enumerate(damage(files)):
+        if instead is None:
+            path.unlink()
+        else:
+            path.write_bytes(instead)
         restoring = case.restore(
             A, restore_id=f"x{number}", participants=summary.participants, on=other
         )
         await case.fails(restoring, f"restore from a checkpoint with {path.name} {what}")
         await case.resume(f"x{number}", on=other)
-        await case.expect_still([A.next_attempt()], "though its restore failed", other)
-        await other.close()
-        path.write_bytes(whole)
+        await case.forget(A.rollout_id, on=other)  # a restore that failed may leave a mark
+        path.write_bytes(files[path])
+    await case.expect_still([A.next_attempt()], "though its restore failed", other)
+    await case.restore(A, restore_id="whole", participants=summary.participants, on=other)
+    await case.resume("whole", on=other)
+    await case.expect_running([A.next_attempt()], "after the damage was mended", other)
+
+
+def _spread(places: Sequence[int], most: int) -> list[int]:
+    """Return all of these places, or as many of them as allowed, evenly spread."""
+    count = min(most, len(places))
+    return [places[number * len(places) // count] for number in range(count)]
+
+
+def _flips(files: Files) -> Iterator[tuple[Path, bytes | None]]:
+    """Yield files with one bit flipped: small ones in every byte, and numbers before all else."""
+    left = FLIPS_MAX
+    by_size = sorted(files, key=lambda path: len(files[path]))
+    for number, path in enumerate(by_size):
+        whole = files[path]
+        share = left // (len(by_size) - number)
+        digits = [place for found in _NUMBER.finditer(whole) for place in range(*found.span())]
+        others = sorted(set(range(len(whole))).difference(digits))
+        chosen = _spread(digits, share)  # a number that was changed is a number still
+        chosen += _spread(others, share - len(chosen))
+        left -= len(chosen)
+        for place in chosen:
+            content = bytearray(whole)
+            content[place] ^= 1
+            yield path, bytes(content)
 
 
 @_check
 async def flipped_bits_are_found(case: Case) -> None:
     """A restore fails when one bit of any file was flipped, and installs nothing."""
-
-    def flip(path: Path) -> None:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(bytes(content))
-
-    await _refuses_damage(case, flip, "damaged by one bit")
+    await _refuses_damage(case, _flips, "damaged by one bit")
 
 
 @_check
 async def cut_files_are_found(case: Case) -> None:
     """A restore fails when any file was cut short, and installs nothing."""
 
-    def cut(path: Path) -> None:
-        path.write_bytes(path.read_bytes()[:-1])
+    def cut(files: Files) -> Iterator[tuple[Path, bytes | None]]:
+        return ((path, whole[:-1]) for path, whole in files.items())
 
     await _refuses_damage(case, cut, "cut short")
 
@@ -179,7 +223,11 @@ async def cut_files_are_found(case: Case) -> None:
 @_check
 async def missing_files_are_found(case: Case) -> None:
     """A restore fails when any file is missing, and installs nothing."""
-    await _refuses_damage(case, Path.unlink, "missing")
+
+    def take(files: Files) -> Iterator[tuple[Path, bytes | None]]:
+        return ((path, None) for path in files)
+
+    await _refuses_damage(case, take, "missing")
 
 
 @_check
@@ -227,3 +275,15 @@ async def a_failed_restore_reopens(case: Case) -> None:
     await case.fails(restoring, "restore of an episode that was not saved")
     await case.resume("x1", on=other)
     await case.expect_open("after a restore that failed, and its resume", other)
+
+
+@_check
+async def attempts_of_a_failed_restore_can_be_retired(case: Case) -> None:
+    """After a restore that failed a retire of its attempts under its id is answered."""
+    summary = await case.saved(A)
+    other = await case.another()
+    restoring = case.restore(A, B, participants=summary.participants, on=other)
+    await case.fails(restoring, "restore of an episode that was not saved")
+    await case.retire(A.next_attempt(), B.next_attempt(), sweep_id="x1", on=other)
+    await case.resume("x1", on=other)
+    await case.expect_open("after a restore that failed, a retire and a resume", other)

@@ -6,9 +6,11 @@ What was given up publishes nothing, and what goes on is answered to whoever ask
 
 from __future__ import annotations
 
+import asyncio
+
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show
-from gymckpt.testing.case import DEADLINE_S, Case, CheckBody
+from gymckpt.testing.case import DEADLINE_S, LATE_S, Case, CheckBody
 from gymckpt.testing.instance import expect
 
 __all__ = ["CHECKS"]
@@ -16,7 +18,7 @@ __all__ = ["CHECKS"]
 CHECKS: list[CheckBody] = []
 """The checks of this module, in the order in which they are reported."""
 
-A = EnvironmentEpisode("r-a", 0)
+A, B = (EnvironmentEpisode(name, 0) for name in ("r-a", "r-b"))
 
 HAIR_S = 1.0
 """How near to a deadline or the end of a lease the checks go."""
@@ -85,9 +87,7 @@ async def a_commit_that_is_stopped_publishes_nothing(case: Case) -> None:
     await case.one.free_storage()
     await resuming
     await case.fails(committing, "commit whose id was resumed while it wrote")
-    other = await case.another()
-    restoring = case.restore(A, participants=answer, on=other)
-    await case.fails(restoring, "restore of a checkpoint that was given up")
+    await case.expect_unpublished(A, participants=answer, what="a checkpoint that was given up")
     await case.expect_running([A], "after the resume of a commit under way")
 
 
@@ -104,9 +104,7 @@ async def a_commit_that_lapses_publishes_nothing(case: Case) -> None:
     await case.one.free_storage()
     await case.fails(committing, "commit whose lease ran out while it wrote")
     await case.resume()
-    other = await case.another()
-    restoring = case.restore(A, participants=answer, on=other)
-    await case.fails(restoring, "restore of a checkpoint that was given up")
+    await case.expect_unpublished(A, participants=answer, what="a checkpoint whose lease ran out")
     await case.expect_running([A], "after the lease of a commit under way has run out")
 
 
@@ -138,6 +136,23 @@ async def equal_commits_write_together(case: Case) -> None:
 
 
 @_check
+async def another_commit_joins_none_that_writes(case: Case) -> None:
+    """A commit of the same id with other arguments is refused while the first one writes too."""
+    await case.play(A, B)
+    await case.park(A, B)
+    await case.one.hold_storage()
+    committing = case.begin(case.commit(A))
+    await case.one.settle()
+    others = case.begin(case.commit(A, B)), case.begin(case.commit(A, root=case.root / "elsewhere"))
+    await case.one.settle()
+    await case.one.free_storage()
+    for other, what in zip(others, ("with other episodes", "elsewhere"), strict=True):
+        await case.refused(other, f"commit of the same id {what}, while it writes")
+    answer = await committing
+    expect(answer.exported_episodes == (A,), f"it exported {show(answer.exported_episodes)}")
+
+
+@_check
 async def a_commit_that_was_too_slow_is_collected_later(case: Case) -> None:
     """A commit that is not done by its deadline fails then, and the same call gets it later."""
     await case.play(A)
@@ -152,6 +167,23 @@ async def a_commit_that_was_too_slow_is_collected_later(case: Case) -> None:
     await case.one.free_storage()
     answer = await case.commit(A)
     expect(answer.exported_episodes == (A,), f"it exported {show(answer.exported_episodes)}")
+
+
+@_check
+async def a_restore_that_is_stopped_installs_nothing(case: Case) -> None:
+    """A restore whose id is resumed while it reads either fails for good or has been done."""
+    summary = await case.saved(A)
+    other = await case.another()
+    restoring = case.begin(case.restore(A, participants=summary.participants, on=other))
+    await asyncio.sleep(0)  # it leaves first, and the resume comes while it is at work
+    await case.resume("x1", on=other)
+    await asyncio.wait([restoring])
+    if restoring.exception() is None:
+        await case.expect_running([A.next_attempt()], "after its restore was resumed", other)
+        return
+    await asyncio.sleep(LATE_S)
+    await case.expect_still([A.next_attempt()], "though its restore has failed", other)
+    await case.expect_open("after the resume of a restore under way", other)
 
 
 @_check

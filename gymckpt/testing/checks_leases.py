@@ -16,7 +16,7 @@ __all__ = ["CHECKS"]
 CHECKS: list[CheckBody] = []
 """The checks of this module, in the order in which they are reported."""
 
-A = EnvironmentEpisode("r-a", 0)
+A, B = (EnvironmentEpisode(name, 0) for name in ("r-a", "r-b"))
 
 HAIR_S = 1.0
 """How near to a deadline or the end of a lease the checks go."""
@@ -81,6 +81,16 @@ async def renewing_extends_the_lease(case: Case) -> None:
 
 
 @_check
+async def prepare_again_extends_the_lease(case: Case) -> None:
+    """A prepare that is repeated lets the lease last until its own deadline and the grace."""
+    await case.play(A)
+    await case.park(A)
+    await case.prepare(by_s=10 * DEADLINE_S)
+    await case.one.advance(DEADLINE_S + case.one.grace_s + HAIR_S)
+    await case.expect_still([A], "before the lease that a repeated prepare extended has run out")
+
+
+@_check
 async def a_lease_is_never_shortened(case: Case) -> None:
     """A renewal with an earlier deadline changes nothing."""
     await case.play(A)
@@ -111,6 +121,29 @@ async def a_restore_lapses(case: Case) -> None:
     await case.expect_running([A.next_attempt()], "after the lease has run out", other)
     again = case.restore(A, participants=summary.participants, on=other)
     await case.refused(again, "restore under an id whose lease ran out")
+
+
+@_check
+async def renewing_extends_a_restore(case: Case) -> None:
+    """A renewal lets the lease of a restore last until its own deadline and the grace."""
+    summary = await case.saved(A)
+    other = await case.another()
+    await case.restore(A, participants=summary.participants, on=other)
+    await case.renew("x1", by_s=10 * DEADLINE_S, on=other)
+    await other.advance(DEADLINE_S + other.grace_s + HAIR_S)
+    await case.expect_still([A.next_attempt()], "before its renewed lease has run out", other)
+
+
+@_check
+async def retire_extends_a_restore(case: Case) -> None:
+    """A retire under a restore's id lets its lease last until its own deadline and the grace."""
+    summary = await case.saved(A)
+    other = await case.another()
+    await case.restore(A, participants=summary.participants, on=other)
+    await case.retire(B, sweep_id="x1", by_s=10 * DEADLINE_S, on=other)
+    await other.advance(DEADLINE_S + other.grace_s + HAIR_S)
+    when = "before the lease that a retire extended has run out"
+    await case.expect_still([A.next_attempt()], when, other)
 
 
 # --- deadlines and clocks -----------------------------------------------------------------------

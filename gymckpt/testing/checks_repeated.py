@@ -6,9 +6,11 @@ A call that is made again under its id does its thing once and gives the same an
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show
-from gymckpt.testing.case import Case, CheckBody, files_below
+from gymckpt.testing.case import Case, CheckBody, DoesNotApply, files_below, stamps_below
 from gymckpt.testing.instance import expect
 
 __all__ = ["CHECKS"]
@@ -30,7 +32,8 @@ def _check(body: CheckBody) -> CheckBody:
 @_check
 async def prepare_again_is_the_same(case: Case) -> None:
     """A prepare that is repeated gives the same answer."""
-    await case.one.start(C, restart_only=True)
+    with suppress(DoesNotApply):  # the answer names what cannot be captured, where there is any
+        await case.start_restart_only(C)
     first = await case.prepare()
     again = await case.prepare()
     expect(first == again, f"first {first}, then {again}")
@@ -64,11 +67,11 @@ async def commit_again_is_the_same(case: Case) -> None:
     await case.play(A)
     await case.park(A)
     first = await case.commit(A)
-    before = files_below(case.root)
+    before, stamps = files_below(case.root), stamps_below(case.root)
     again = await case.commit(A)
-    after = files_below(case.root)
     expect(first == again, f"first {first}, then {again}")
-    expect(before == after, "the repeated commit changed files")
+    expect(before == files_below(case.root), "the repeated commit changed files")
+    expect(stamps == stamps_below(case.root), "the repeated commit wrote its files anew")
 
 
 @_check
@@ -155,6 +158,14 @@ async def retire_marks_all_before(case: Case) -> None:
 
 
 @_check
+async def retire_leaves_later_attempts(case: Case) -> None:
+    """Retiring an attempt stops none that came after it."""
+    await case.play(A.next_attempt())
+    await case.retire(A)
+    await case.expect_running([A.next_attempt()], "after the attempt before it was retired")
+
+
+@_check
 async def marks_outlive_a_checkpoint(case: Case) -> None:
     """A retired attempt is still refused after a later checkpoint was resumed."""
     await case.retire(A)
@@ -178,9 +189,10 @@ async def retire_is_refused_while_parked(case: Case) -> None:
     """Nothing is retired while a checkpoint holds the instance."""
     await case.play(A)
     await case.park(A)
-    await case.refused(case.retire(A), "retire while a checkpoint holds the instance")
+    await case.refused(case.retire(A, B), "retire while a checkpoint holds the instance")
     await case.resume()
-    await case.expect_running([A], "though its retire was refused")
+    await case.one.start(B)
+    await case.expect_running([A, B], "though its retire was refused")
 
 
 @_check
@@ -242,6 +254,19 @@ async def a_second_restore_installs_no_twin(case: Case) -> None:
 
 
 @_check
+async def overtaken_attempts_are_not_restored(case: Case) -> None:
+    """A restore whose attempts a later one has overtaken is refused, and leaves that running."""
+    summary = await case.saved(A)
+    other = await case.another()
+    newest = A.next_attempt().next_attempt()
+    await other.start(newest)
+    restoring = case.restore(A, participants=summary.participants, on=other)
+    await case.refused(restoring, "restore of an attempt that a later one has overtaken")
+    await case.expect_running([newest], "after an older restore was refused", other)
+    await case.expect_still([A.next_attempt()], "though a later one has overtaken it", other)
+
+
+@_check
 async def retired_attempts_are_not_restored(case: Case) -> None:
     """A restore whose attempts were retired is refused, and the instance stays open."""
     summary = await case.saved(A)
@@ -278,7 +303,7 @@ async def foreign_attempts_are_refused(case: Case) -> None:
 @_check
 async def restart_only_episodes_are_refused(case: Case) -> None:
     """A commit that names an episode which cannot be captured is refused."""
-    await case.one.start(C, restart_only=True)
+    await case.start_restart_only(C)
     await case.park()
     await case.refused(case.commit(C), "commit of an episode that cannot be captured")
 

@@ -252,6 +252,56 @@ class NoRetireOfRestored(GymnasiumDeployment):
 
 
 @broken
+class RetiresLaterOnes(GymnasiumDeployment):
+    """Stops whatever runs of a rollout that it retires an attempt of."""
+
+    async def checkpoint_retire(self, i: str, episodes: Any, **kwargs: Any) -> None:
+        await super().checkpoint_retire(i, episodes, **kwargs)
+        named = {one.rollout_id for one in episodes}
+        for live in [one for one in self._table if one.episode.rollout_id in named]:
+            live.task.cancel()
+
+
+@broken
+class MarksWhatItDoesNotRetire(GymnasiumDeployment):
+    """Refuses a retire, and the attempts of it from then on."""
+
+    async def checkpoint_retire(self, i: str, episodes: Any, **kwargs: Any) -> None:
+        try:
+            await super().checkpoint_retire(i, episodes, **kwargs)
+        except GymCheckpointUnavailable:
+            for one in episodes:
+                marked = one.rollout_id, one.attempt
+                edit(self, lambda state, marked=marked: {"marks": state.marks.insert(*marked)})
+            raise
+
+
+@broken
+class FencesFailedRestores(GymnasiumDeployment):
+    """Takes the id of a restore that failed for stale, whatever comes under it."""
+
+    async def checkpoint_restore(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            await super().checkpoint_restore(*args, **kwargs)
+        except Exception:
+            edit(self, lambda state: {"marks": type(state.marks)()})
+            raise
+
+
+@broken
+class InstallsWhatWasStopped(GymnasiumDeployment):
+    """Does a restore that was resumed while it read all the same."""
+
+    async def checkpoint_restore(self, i: str, *args: Any, **kwargs: Any) -> None:
+        try:
+            await super().checkpoint_restore(i, *args, **kwargs)
+        except GymCheckpointUnavailable:
+            await super().checkpoint_restore(f"{i}-again", *args, **kwargs)
+            await self.checkpoint_resume(f"{i}-again", deadline_ts=kwargs["deadline_ts"])
+            raise
+
+
+@broken
 class NamesNoServers(GymnasiumDeployment):
     """Answers with a mapping where a list of names is asked for."""
 

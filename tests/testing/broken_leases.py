@@ -102,6 +102,39 @@ class CommitDoesNotExtend(ControlPlane):
 
 
 @planned
+class PrepareAgainDoesNotExtend(ControlPlane):
+    """Leaves the lease as it is at a prepare that is repeated."""
+
+    def prepare(self, checkpoint_id: str, *, deadline_ts: float, now_ts: float) -> Any:
+        lease_ts = self._state.lease_expires_ts if self.holds(checkpoint_id) else None
+        answer = super().prepare(checkpoint_id, deadline_ts=deadline_ts, now_ts=now_ts)
+        if lease_ts is not None:
+            self._state = attrs.evolve(self._state, lease_expires_ts=lease_ts)
+        return answer
+
+
+@planned
+class RestoresAreNotRenewed(ControlPlane):
+    """Leaves the lease of a restore as it is at a renewal."""
+
+    def renew(self, checkpoint_id: str, *, deadline_ts: float, now_ts: float) -> None:
+        lease_ts = self._state.lease_expires_ts
+        super().renew(checkpoint_id, deadline_ts=deadline_ts, now_ts=now_ts)
+        if self._state.phase == "restored":
+            self._state = attrs.evolve(self._state, lease_expires_ts=lease_ts)
+
+
+@planned
+class RetireDoesNotExtend(ControlPlane):
+    """Leaves the lease as it is at a retire."""
+
+    def retire(self, *args: Any, **kwargs: Any) -> None:
+        lease_ts = self._state.lease_expires_ts
+        super().retire(*args, **kwargs)
+        self._state = attrs.evolve(self._state, lease_expires_ts=lease_ts)
+
+
+@planned
 class NoGrace(ControlPlane):
     """Reopens as soon as the last deadline has passed."""
 

@@ -16,6 +16,7 @@ from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.participant.servers import Server
 from gymckpt.participant.store import Record, RecordsStore
 from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
+from gymckpt.testing.case import files_below
 from tests.testing.registry import BROKEN, broken, edit
 
 
@@ -245,6 +246,27 @@ class WrongAnswers(Answering):
         return attrs.asdict(answer)
 
 
+@broken
+class NamesStrangers(Answering):
+    """Says that it has an episode which no server owns."""
+
+    def answer(self, answer: GymCheckpointCommitSummary) -> Any:
+        return attrs.evolve(answer, unowned_live_episodes=(EnvironmentEpisode("r-z", 0),))
+
+
+@broken
+class WritesAnew(GymnasiumDeployment):
+    """Puts equal files in the place of its files when a commit is repeated."""
+
+    async def checkpoint_commit(self, i: str, root: str, *args: Any, **kwargs: Any) -> Any:
+        before = files_below(Path(root))
+        answer = await super().checkpoint_commit(i, root, *args, **kwargs)
+        for path, content in before.items():
+            path.unlink()
+            path.write_bytes(content)
+        return answer
+
+
 class Held(GymCheckpointCommitSummary):
     """An answer that cannot be pickled."""
 
@@ -339,6 +361,26 @@ class WritesToTheEnd(GymnasiumDeployment):
 
 
 @broken
+class PublishesLater(WritesToTheEnd):
+    """Publishes what was given up while it wrote, and answers a resume before that."""
+
+    async def checkpoint_resume(self, checkpoint_id: str, *, deadline_ts: float) -> None:
+        self._servers.resume(checkpoint_id, self._tick())
+        self._settle()
+
+
+@broken
+class JoinsWhatWrites(GymnasiumDeployment):
+    """Takes any commit for the one that it writes."""
+
+    async def checkpoint_commit(self, i: str, *args: Any, deadline_ts: float) -> Any:
+        work = self._workshop.current
+        if work is not None and not work.task.done():
+            return await self._workshop.result(work, deadline_ts)
+        return await super().checkpoint_commit(i, *args, deadline_ts=deadline_ts)
+
+
+@broken
 class BusyWhileWriting(GymnasiumDeployment):
     """Answers no renewal, and no second commit, while it writes."""
 
@@ -422,3 +464,14 @@ class ForgetsItsAnswer(GymnasiumDeployment):
             return attrs.evolve(answer, restarts=())
         self.asked.add(checkpoint_id)
         return answer
+
+
+@broken
+class TakesAFullDiskForARefusal(GymnasiumDeployment):
+    """Refuses what its disk refuses, as if it could pass."""
+
+    async def checkpoint_commit(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().checkpoint_commit(*args, **kwargs)
+        except OSError as error:
+            raise GymCheckpointUnavailable(str(error)) from error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,12 +16,12 @@ from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.testing import case, instance_report
 from gymckpt.testing.gymnasium import GymnasiumUnderTest
-from gymckpt.testing.instance import InstanceUnderTest, NotOffered, handle_of
+from gymckpt.testing.instance import InstanceUnderTest, Make, NotOffered, handle_of
 from gymckpt.testing.instance_contract import InstanceContract
 from gymckpt.testing.instance_report import LEVELS, Check, ContractReport, Result, checks, run_check
 from tests.repo.documents import between, rows_of
 from tests.testing.broken import BROKEN
-from tests.testing.caught import CAUGHT
+from tests.testing.caught import ALSO_CAUGHT, CAUGHT
 
 ALL = {one.name: one for one in checks()}
 
@@ -39,7 +42,8 @@ class TestGymnasiumDeployment(InstanceContract):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a call that is never answered fail soon."""
+    """Let a call that is never answered fail soon, and what comes too late come in time."""
+    monkeypatch.setattr(case, "LATE_S", 1.0)
     monkeypatch.setattr(case, "ANSWER_S", 1.0)
     monkeypatch.setattr(instance_report, "CHECK_S", 5.0)
 
@@ -47,14 +51,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_check_has_a_deployment_that_fails_it() -> None:
     """The table of what catches what has each check and each broken deployment, and no other."""
     assert sorted(CAUGHT) == sorted(ALL)
-    assert set(CAUGHT.values()) == set(BROKEN)
+    also = {name for _, name in ALSO_CAUGHT}
+    assert set(CAUGHT.values()) | also == set(BROKEN)
+    assert also.isdisjoint(CAUGHT.values())
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", sorted(CAUGHT))
-def test_the_check_can_fail(name: str) -> None:
+@pytest.mark.parametrize(("name", "broken"), [*sorted(CAUGHT.items()), *ALSO_CAUGHT])
+def test_the_check_can_fail(name: str, broken: str) -> None:
     """A deployment that is broken in the very thing fails the check, and the report says how."""
-    deployment = BROKEN[CAUGHT[name]]
+    deployment = BROKEN[broken]
     result = run_check(ALL[name], lambda: GymnasiumUnderTest(deployment))
     assert result.outcome == "failed"
     assert result.why
@@ -84,7 +90,7 @@ def results(**outcomes: str) -> ContractReport:
     ],
 )
 def test_a_level_is_reached_with_all_before_it(outcomes: dict[str, str], level: str) -> None:
-    """The level is the highest one of which nothing failed and something passed, all below too."""
+    """The level is the highest one of which all was tried and kept, and of all below too."""
     report = results(**outcomes)
     assert report.level == level
     assert f"reaches level: {level or 'none'}" in str(report)
@@ -99,16 +105,131 @@ def test_a_report_says_in_words_what_is_broken() -> None:
 
 
 class WithoutTime(GymnasiumUnderTest):
-    """An adapter that can arrange neither time nor bad disks nor restart-only episodes."""
+    """An adapter that cannot make time pass."""
 
     async def advance(self, by_s: float) -> None:
         raise NotOffered(f"no {by_s} s pass here")
+
+
+class WithoutRestarts(GymnasiumUnderTest):
+    """An adapter of a backend all of whose episodes can be captured."""
+
+    async def start(self, episode: EnvironmentEpisode, *, restart_only: bool = False) -> None:
+        if restart_only:
+            raise NotOffered("all can be captured")
+        await super().start(episode)
 
 
 def test_what_an_adapter_cannot_arrange_is_not_tried() -> None:
     """A check that needs what the adapter does not offer is neither kept nor broken."""
     result = run_check(ALL["the_lease_ends"], WithoutTime)
     assert (result.outcome, "pass here" in result.why) == ("not tried", True)
+
+
+def test_a_level_of_which_something_was_not_tried_is_not_reached() -> None:
+    """A backend without a lease does not pass for one with a lease because its hands are weak."""
+    chosen = [ALL[name] for name in ("reopens", "a_late_renew_is_refused", "the_lease_ends")]
+    chosen.append(ALL["a_resume_is_never_late"])
+    assert instance_report.run(GymnasiumUnderTest, chosen).level == "faulty"
+    report = instance_report.run(WithoutTime, chosen)
+    assert report.level == "fenced"
+    assert "faulty: 1 of 2 kept, 1 not tried" in str(report)
+
+
+def test_what_a_backend_does_not_have_it_does_not_owe() -> None:
+    """A backend without restart-only episodes reaches a level without the checks about them."""
+    chosen = [ALL[name] for name in ("reopens", "restart_only_episodes_do_not_block")]
+    report = instance_report.run(WithoutRestarts, chosen)
+    assert report.level == "basic"
+    assert "basic: 1 of 1 kept, 1 do not apply" in str(report)
+    assert "(all can be captured)" in str(report)
+
+
+def test_a_repeated_prepare_is_tried_without_restart_only_episodes_too() -> None:
+    """What is no business of such episodes is tried where there are none."""
+    check = ALL["prepare_again_is_the_same"]
+    assert run_check(check, WithoutRestarts).outcome == "passed"
+
+
+# --- what never ends ------------------------------------------------------------------------------
+
+
+class NeverEnds(GymnasiumUnderTest):
+    """Hands one of whose methods waits for ever, as a call of an actor does that takes one only."""
+
+    async def turn(self, episode: EnvironmentEpisode) -> bool:
+        await asyncio.Event().wait()
+        raise AssertionError(f"the turn of {episode} has no end")
+
+
+class NeverCloses(GymnasiumUnderTest):
+    """Hands that cannot let go of their instance."""
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Blocks(GymnasiumUnderTest):
+    """A backend that does in its event loop what takes long, or has no end."""
+
+    blocked_s: float | None = None
+
+    async def turn(self, episode: EnvironmentEpisode) -> bool:
+        threading.Event().wait(self.blocked_s)
+        return not episode.rollout_id
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("hands", "named"), [(NeverEnds, "turn"), (NeverCloses, "close")])
+def test_hands_that_do_not_end_are_told(hands: type[GymnasiumUnderTest], named: str) -> None:
+    """A method of the hands that never ends fails the check, by its name and with a hint."""
+    result = run_check(ALL["reopens"], hands)
+    assert result.outcome == "failed"
+    assert f"{named} of the hands did not end within 1 s" in result.why
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_check_that_blocks_the_event_loop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no timeout can end is interrupted, and the place where it hung is told."""
+    monkeypatch.setattr(instance_report, "CHECK_S", 0.2)
+    monkeypatch.setattr(instance_report, "END_S", 0.1)
+    before = signal.getsignal(signal.SIGALRM)
+    result = run_check(ALL["reopens"], Blocks)
+    assert result.outcome == "failed"
+    assert result.why.startswith("it hangs: after 0.5 s it was in wait (")
+    assert f"in turn ({__file__}:" in result.why
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_timer_of_somebody_else_goes_off_all_the_same() -> None:
+    """A bound that pytest or a plugin has set upon the test is there when the check has ended."""
+    signal.setitimer(signal.ITIMER_REAL, 1_000.0)
+    run_check(ALL["reopens"], GymnasiumUnderTest)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    assert 0 < left_s < 1_000.0
+
+
+def test_a_check_outside_of_the_main_thread_is_run_too() -> None:
+    """Where no signal is heard the check is run without that bound."""
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(run_check(ALL["reopens"], GymnasiumUnderTest))
+    )
+    thread.start()
+    thread.join()
+    assert [result.outcome for result in found] == ["passed"]
+
+
+def test_a_loop_that_stood_still_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that failed says that something blocked the event loop meanwhile."""
+    monkeypatch.setattr(instance_report, "STILL_S", 0.2)
+    monkeypatch.setattr(Blocks, "blocked_s", 0.3)
+    result = run_check(ALL["reopens"], Blocks)
+    assert "does not run on an open instance; something blocked the event loop" in result.why
+
+
+# --- handles and factories ------------------------------------------------------------------------
 
 
 class Halfway:
@@ -137,6 +258,12 @@ def test_a_handle_that_is_none_is_told_in_words(handle: object, said: str) -> No
     result = run_check(ALL["parks_when_nothing_runs"], WithoutHandle)
     assert result.outcome == "failed"
     assert said in result.why
+
+
+def test_a_factory_of_something_else_is_told_in_words() -> None:
+    """What makes no hands is named, whatever it makes."""
+    result = run_check(ALL["parks_when_nothing_runs"], cast("Make", lambda: "an instance"))
+    assert result.why == "the factory gave 'an instance', which is no InstanceUnderTest"
 
 
 def test_a_factory_may_be_a_coroutine() -> None:
