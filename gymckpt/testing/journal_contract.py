@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from gymckpt.core.entry import Entry
@@ -25,7 +26,7 @@ from gymckpt.errors import (
     OperationHeld,
     OperationIdUsed,
 )
-from gymckpt.journal import Journal, OperationRow
+from gymckpt.journal import Journal, OperationRow, Selection
 from gymckpt.journal.steps import steps_of
 from gymckpt.testing.journal_openers import OpenersContract
 from gymckpt.testing.journal_samples import (
@@ -40,6 +41,12 @@ from gymckpt.testing.journal_samples import (
 )
 
 __all__ = ["JournalContract"]
+
+
+def set_fields(selection: Selection) -> list[str]:
+    """Return the names of the fields of a selection that leave something out."""
+    return [name for name, value in attrs.asdict(selection).items() if value]
+
 
 # --- the contract -------------------------------------------------------------------------------
 
@@ -110,6 +117,13 @@ class JournalContract(OpenersContract):
         for after_seq in (0, 1, 17, 40, 41):
             found = journal.read(RUN, OPERATION, after_seq=after_seq)
             assert found == tuple(entries(after_seq + 1, 40))
+
+    def test_entries_come_back_in_pages(self, journal: Journal) -> None:
+        """Of a long history no more is read than was asked for, from any entry on."""
+        begun(journal, 7)
+        for after_seq, at_most in [(0, 1), (0, 3), (3, 3), (6, 3), (7, 3), (2, 100)]:
+            found = journal.read(RUN, OPERATION, after_seq=after_seq, at_most=at_most)
+            assert found == tuple(entries(after_seq + 1, min(7, after_seq + at_most)))
 
     def test_facts_come_back_as_they_were(self, journal: Journal) -> None:
         """Whatever JSON an entry carries is read back equal, and no later change reaches it."""
@@ -261,6 +275,36 @@ class JournalContract(OpenersContract):
         assert listed(RUN) == ["b", "c"]
         assert listed(unfinished=True) == ["a", "c"]
         assert listed(RUN, unfinished=True) == ["c"]
+
+    @pytest.mark.parametrize(
+        "selection",
+        [
+            Selection(run="run-2"),
+            Selection(operation_id="op-3"),
+            Selection(chart="restore"),
+            Selection(states=("open", "discarded")),
+            Selection(unfinished=True),
+            Selection(opened_before_ts=3.0),
+            Selection(updated_since_ts=97.0),
+            Selection(latest=2),
+            Selection(unfinished=True, latest=1),
+        ],
+        ids=lambda selection: "-".join(set_fields(selection)),
+    )
+    def test_a_selection_is_what_is_listed(self, journal: Journal, selection: Selection) -> None:
+        """Each field of a selection leaves out what it says, and `latest` the oldest ones."""
+        ends = ("resumed", "discarded", "open")
+        for number in range(6):
+            name, run = f"op-{number}", (RUN, "run-2")[number % 2]
+            first = entry(operation_id=name, run=run, ts=float(number))
+            of = attrs.evolve(opening(name, run), chart=("checkpoint", "restore")[number % 2])
+            journal.open_operation(of, [first], owner="host-a:1")
+            end = ends[number % 3]
+            last = entry(2, operation_id=name, run=run, ts=99.0 - number, dest=end)
+            journal.append([last], expected_seq=1, epoch=1, settled=end != "open")
+        rows = journal.operations()
+        meant = [row for row in rows if selection.has(row)]
+        assert list(journal.select(selection)) == meant[-(selection.latest or len(rows)) :]
 
     def test_the_steps_are_what_operations_did_themselves(self, journal: Journal) -> None:
         """`step_rows` has each entry but openings and those of calls, once, of one run or all."""
