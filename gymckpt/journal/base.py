@@ -358,7 +358,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     def _select(self, selection: Selection) -> Sequence[OperationRow]:
-        """Return those that `selection.has`, in any order; of them only the `latest`, if it says."""
+        """Return those that `selection.has`, in any order; of them only the `latest`, if given."""
 
     @abc.abstractmethod
     def _remove(self, run: str, operation_id: str) -> None:
