@@ -25,6 +25,7 @@ __all__ = [
     "FaultScript",
     "FaultyHandle",
     "UnpicklableError",
+    "require_call",
 ]
 
 _SCRIPTED = CALLS | {"restart_only_servers"}
@@ -84,7 +85,13 @@ class _Method:
         return self._call(*args, **kwargs)
 
 
-def _require_call(call: str) -> None:
+def require_call(call: str) -> None:
+    """
+    Pass if a script can be for this call.
+
+    Raises:
+        ValueError: It is none.
+    """
     if call not in _SCRIPTED:
         raise ValueError(
             f"{call!r:.100} is no call that a script can be for; it is without 'checkpoint_' "
@@ -119,7 +126,7 @@ class FaultScript:
         Raises:
             ValueError: There is no such call, so nothing would ever happen.
         """
-        _require_call(call)
+        require_call(call)
         self._scripts[call] += faults
 
     def always(self, call: str, fault: Fault) -> None:
@@ -129,7 +136,7 @@ class FaultScript:
         Raises:
             ValueError: There is no such call, so nothing would ever happen.
         """
-        _require_call(call)
+        require_call(call)
         self._always[call] = fault
 
     def heal(self) -> None:

@@ -19,7 +19,7 @@ from gymckpt.core.events import Event, Moment
 from gymckpt.core.operation import OperationState
 from gymckpt.core.step import Step, open_operation, step
 from gymckpt.testing.explore import SUBJECTS
-from gymckpt.testing.faults import FAULTS, FaultScript
+from gymckpt.testing.faults import FAULTS, FaultScript, require_call
 from gymckpt.testing.hosts import OPERATION_ID
 from gymckpt.testing.moves import moves
 from gymckpt.testing.universe import SETTINGS, START_TS, Universe
@@ -91,7 +91,12 @@ def histories(
         moves_max: How many things happen at most.
         faults_max: How many of them are faults at most.
         cut: Whether its entries may be cut off after any but the first, as by a crash.
+
+    Raises:
+        ValueError: There is no such subject; raised when the first is drawn.
     """
+    if subject not in {None, *SUBJECTS}:
+        raise ValueError(f"{subject!r:.100} is none of {', '.join(sorted(SUBJECTS))}")
     chosen = draw(st.sampled_from(sorted(SUBJECTS))) if subject is None else subject
     chart, facts = SUBJECTS[chosen]
     count = draw(st.integers(1, instances_max))
@@ -179,7 +184,15 @@ def fault_plans(
         faults: What may happen; the earlier ones are the simpler ones.
         faults_max: How many faults there are at most, deaths left out.
         deaths: Whether instances may die.
+
+    Raises:
+        ValueError: There is no such call, or no such fault; raised when the first is drawn.
     """
+    for call in calls:
+        require_call(call)
+    for words in faults:
+        if words not in FAULTS:
+            raise ValueError(f"{words!r:.100} is no fault; there are: {'; '.join(FAULTS)}")
     places = st.tuples(
         st.sampled_from(instances),
         st.sampled_from(calls),

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from gymckpt.errors import show
 from gymckpt.testing.instance import InstanceUnderTest
 from gymckpt.testing.instance_report import (
     LEVELS,
@@ -66,6 +67,13 @@ class InstanceContract:
 
     level: ClassVar[Level] = LEVELS[-1]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Look at the level as soon as a class claims it, and not in each of its tests."""
+        super().__init_subclass__(**kwargs)
+        if cls.level not in LEVELS:
+            levels = ", ".join(LEVELS)
+            raise ValueError(f"{cls.__name__}.level is {show(cls.level)}, it is one of {levels}")
+
     def make_instance(self) -> InstanceUnderTest | Awaitable[InstanceUnderTest]:
         """Make an instance that is open and has no episode; a subclass says how."""
         pytest.fail(f"{type(self).__name__} does not say how to make an instance")
@@ -77,8 +85,8 @@ class InstanceContract:
             pytest.skip(f"the backend claims level {self.level}")
         result = run_check(check, self.make_instance)
         _summary_of(request.config).results[type(self).__name__].append(result)
-        if result.outcome == "not tried":
-            pytest.skip(result.why)
+        if result.outcome in {"not tried", "does not apply"}:
+            pytest.skip(f"{result.outcome}: {result.why}")
         if result.outcome == "failed":
             # What failed is the backend; frames of this kit would say nothing about it.
             pytest.fail(f"{check.claim}\n{result.why}", pytrace=False)

@@ -229,6 +229,13 @@ def test_a_loop_that_stood_still_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "does not run on an open instance; something blocked the event loop" in result.why
 
 
+def test_a_level_that_is_none_is_told_at_once() -> None:
+    """A class that claims a level with a typo cannot be made, and the levels are named."""
+    said = "TestMine.level is 'fencd', it is one of basic, fenced, faulty"
+    with pytest.raises(ValueError, match=said):
+        type("TestMine", (InstanceContract,), {"level": "fencd"})
+
+
 # --- handles and factories ------------------------------------------------------------------------
 
 

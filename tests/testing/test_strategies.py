@@ -170,6 +170,20 @@ def test_a_failing_history_shrinks_to_what_matters() -> None:
     assert len(found.told) <= 12, found
 
 
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (histories("nonsense"), "'nonsense' is none of checkpoint"),
+        (fault_plans(["a/replica-0"], calls=["comit"]), "'comit' is no call"),
+        (fault_plans(["a/replica-0"], faults=["it rains"]), "'it rains' is no fault; there are: "),
+    ],
+)
+def test_what_there_is_not_is_refused(strategy: st.SearchStrategy[object], said: str) -> None:
+    """A name with a typo does not make histories or plans in which nothing happens."""
+    with pytest.raises(ValueError, match=said):
+        find(strategy, bool, settings=SHRUNK)
+
+
 # --- plans of faults ------------------------------------------------------------------------------
 
 PAIR = ("tools/replica-0", "tools/replica-1")
