@@ -198,7 +198,7 @@ def _overdue(case: Case) -> Iterator[Finding]:
 def _quiet(case: Case) -> Iterator[Finding]:
     """A controller that is gone by its own measure, which is shorter than that of the others."""
     silent_s, own_s = case.silent_s, gone_after_s(case.owner, 0.0)
-    if silent_s is None or not own_s or case.operation.settled:
+    if silent_s is None or not own_s or case.operation.settled or any(_overdue(case)):
         return
     if own_s < silent_s <= gone_after_s(case.owner):
         words = (

@@ -275,9 +275,13 @@ def test_what_was_due_long_ago_is_not_promised(tmp_path: Path) -> None:
         assert gone.advice.startswith("see whether its controller still runs: it was to go on")
         assert "20 s ago" in gone.advice
         codes = {finding.code: finding.words for finding in gone.findings}
-        assert "within 5 s and gave none for 28.6 s" in codes["quiet"]
+        assert "no sign of life for 28.6 s" in codes["overdue"]
         assert "it has ended, or it or its journal hangs" in codes["overdue"]
-        assert gone.problem
+        assert "quiet" not in codes
+        quiet = explain(run.entries("cp"), now_ts=now_ts + 6.0, silent_s=6.0, **known)
+        [finding] = quiet.findings
+        assert (finding.code, quiet.problem, gone.problem) == ("quiet", True, True)
+        assert "within 5 s and gave none for 6 s" in finding.words
         assert {move.why_not for move in gone.moves if move.allowed} == {
             "refused until its controller has been silent for 30 s, unless --force is added"
         }
