@@ -99,10 +99,10 @@ _ENTRIES = (
         entries.c.run == bindparam("of_run"),
         entries.c.op == bindparam("of_op"),
         entries.c.seq > bindparam("after_seq"),
-        entries.c.seq <= bindparam("last_seq"),
     )
     .order_by(entries.c.seq)
 )
+_SPAN = _ENTRIES.where(entries.c.seq <= bindparam("last_seq"))
 
 
 class SqlJournal(Journal):
@@ -180,7 +180,7 @@ class SqlJournal(Journal):
             rows = remaining(
                 batch,
                 held,
-                lambda: [tuple(row) for row in connection.execute(_ENTRIES, keys | span)],
+                lambda: [tuple(row) for row in connection.execute(_SPAN, keys | span)],
             )
             if held is None or not rows:
                 return
@@ -267,8 +267,10 @@ def _stored(
     after_seq: int = 0,
     last_seq: int = INT_MAX,
 ) -> list[Row]:
-    keys = {"of_run": run, "of_op": operation_id, "after_seq": after_seq, "last_seq": last_seq}
-    return [tuple(row) for row in connection.execute(_ENTRIES, keys).all()]
+    keys = {"of_run": run, "of_op": operation_id, "after_seq": after_seq}
+    if last_seq == INT_MAX:  # also what is damaged, such as a text, which is more than any number
+        return [tuple(row) for row in connection.execute(_ENTRIES, keys).all()]
+    return [tuple(row) for row in connection.execute(_SPAN, keys | {"last_seq": last_seq}).all()]
 
 
 def _selecting(selection: Selection) -> Select[*tuple[Any, ...]]:
