@@ -248,6 +248,13 @@ def test_a_damaged_column_is_named(closed: Path, tag: str) -> None:
         journal.read(RUN, OPERATION)
     assert f"field '{tag}'" in str(caught.value)
     assert "operation 'op-1'" in str(caught.value)
+    with open_journal(closed) as journal, pytest.raises(JournalCorrupt):
+        _read_in_pages(journal)
+
+
+def _read_in_pages(journal: Journal) -> None:
+    for after_seq in (0, 2, 4, 6):
+        journal.read(RUN, OPERATION, after_seq=after_seq, at_most=2)
 
 
 @pytest.mark.parametrize(
@@ -271,10 +278,12 @@ def test_a_damaged_column_is_named(closed: Path, tag: str) -> None:
     ],
 )
 def test_a_damaged_history_is_refused(closed: Path, statement: str, named: str) -> None:
-    """Entries that are missing, too many or out of order are never returned."""
+    """Entries that are missing, too many or out of order are never returned, nor all the pages."""
     edit(closed, "PRAGMA foreign_keys = OFF", statement)
     with open_journal(closed) as journal, pytest.raises(JournalCorrupt, match=named):
         journal.read(RUN, OPERATION)
+    with open_journal(closed) as journal, pytest.raises(JournalCorrupt):
+        _read_in_pages(journal)
 
 
 def test_entries_without_their_operation_are_refused(closed: Path) -> None:
