@@ -316,6 +316,31 @@ def test_the_report_from_a_shell(argument: str, code: int, said: str) -> None:
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("hands", "code", "said"),
+    [
+        ("WithoutRestarts", 0, ""),
+        ("WithoutTime", 1, ""),
+        ("NeverEnds", 1, "broken: the_lease_ends\n"),
+    ],
+)
+def test_the_command_fails_where_a_level_is_not_reached(
+    hands: str,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What was not tried counts as not kept; what is broken is named as soon as that is known."""
+    chosen = ("parks_when_nothing_runs", "a_late_renew_is_refused", "the_lease_ends")
+    monkeypatch.setattr(instance_report, "checks", lambda: tuple(ALL[name] for name in chosen))
+    assert instance_report.main([f"{__name__}:{hands}"]) == code
+    printed = capsys.readouterr()
+    assert printed.err == said
+    assert f"reaches level: {'fenced' if code else 'faulty'}" in printed.out
+
+
 def test_the_kit_is_optional() -> None:
     """Neither the package nor the report needs pytest or Hypothesis."""
     script = (
