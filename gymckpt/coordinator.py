@@ -101,6 +101,11 @@ class GymCheckpointCoordinator:
     Every operation is a persisted state machine: each transition is durable in the journal before
     it is acted on, and each instance that may have been closed is reopened, whatever happens. One
     coordinator has at most one open checkpoint or restore.
+
+    It may be used in one event loop after another, as with one `asyncio.run` per snapshot. What an
+    earlier loop left under way, such as an instance that has not confirmed its resume, goes on with
+    the next verb; between two loops nothing does, not even the renewal of leases. Used in a second
+    loop while the first is not closed, such an operation raises `RuntimeError`.
     """
 
     def __init__(

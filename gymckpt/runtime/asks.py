@@ -119,6 +119,11 @@ class Asks:
                 self._give_up(outstanding)
         self._outstanding.clear()
 
+    def forget_all(self) -> None:
+        """Forget what was under way in a loop that is closed: nothing can come of it any more."""
+        self._outstanding.clear()
+        self._lingering.clear()
+
     async def quiet(self) -> None:
         """Wait a moment until calls in this process have noticed that they were given up."""
         if self._lingering:

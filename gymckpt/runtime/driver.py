@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -33,10 +33,11 @@ from gymckpt.core.effects import (
     WriteManifest,
 )
 from gymckpt.core.entry import JsonFacts
-from gymckpt.core.events import Event, Moment, Replied, TakenOver, TimerFired, Triggered
+from gymckpt.core.events import Event, Moment, Replied, TimerFired, Triggered
 from gymckpt.core.operation import OperationState
 from gymckpt.core.step import Step, step
 from gymckpt.errors import Fenced, IllegalTransition, JournalError, text_of
+from gymckpt.runtime.arrivals import Answer, Arrival, answer, is_needed
 from gymckpt.runtime.asks import AskKey, Asks, record_of
 from gymckpt.runtime.clock import Clock, Timers
 from gymckpt.runtime.file_jobs import FileJobs
@@ -52,15 +53,6 @@ logger = logging.getLogger("gymckpt")
 
 HEARTBEAT = "heartbeat"
 """The timer of the signs of life; the core knows nothing of it."""
-
-Answer = Ignored | Refused | BaseException | None
-"""What a verb that brought a trigger in is told: None where it was taken."""
-
-
-@attrs.frozen
-class _Queued:
-    event: Event
-    accepted: asyncio.Future[Ignored | Refused | None] | None
 
 
 class Driver:
@@ -118,13 +110,14 @@ class Driver:
         """Call and instance to the last two failures that came: one may not be recorded yet."""
         self._stopped_by: BaseException | None = None
         self._spans = StateSpans()
-        self._queue: deque[_Queued] = deque()
-        self._batch: list[_Queued] = []
+        self._queue: deque[Arrival] = deque()
+        self._batch: list[Arrival] = []
         """What is being stepped through and recorded."""
         self._effects: deque[Effect] = deque()
         """What its entries allow and was not performed yet."""
         self._drain_task: asyncio.Task[None] | None = None
-        self._timers = Timers(self._fire)
+        self._timers = Timers(self._fire, clock)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._beating: asyncio.Task[None] | None = None
         self._waiters: dict[asyncio.Future[None], None] = {}
         """In the order of their coming, so that equal histories run equally."""
@@ -141,12 +134,39 @@ class Driver:
     def _put(
         self, event: Event, accepted: asyncio.Future[Ignored | Refused | None] | None = None
     ) -> None:
-        queued = _Queued(event, accepted)
+        self._follow_loop()
+        queued = Arrival(event, accepted)
         if self.stopped:
-            _answer([(queued, self._stopped_by)])
+            answer([(queued, self._stopped_by)])
             return
         self._queue.append(queued)
         self._begin_drain()
+
+    def _follow_loop(self) -> None:
+        """
+        Go on in the running loop where the one before is closed, as after an `asyncio.run`.
+
+        The calls that were under way there are taken for unanswered when their time is over.
+
+        Raises:
+            RuntimeError: The one before is not closed, and two cannot drive one operation.
+        """
+        former, loop = self._loop, asyncio.get_running_loop()
+        if former is not None and former is not loop:
+            if not former.is_closed():
+                raise RuntimeError(
+                    f"operation {self.operation.operation_id!r} goes on in another event loop; use "
+                    "its coordinator in that one, or close that loop first"
+                )
+            self._drain_task = None
+            self._queue.extendleft(reversed(self._batch))
+            self._queue = deque(attrs.evolve(one, accepted=None) for one in self._queue)
+            self._batch = []
+            self._waiters.clear()
+            self._asks.forget_all()
+            self._timers.go_on()
+            self._begin_drain()
+        self._loop = loop
 
     def _begin_drain(self) -> None:
         if self._drain_task is None or self._drain_task.done():
@@ -176,11 +196,11 @@ class Driver:
                     break
         except Exception as error:
             batch, self._batch = self._batch, []
-            _answer([(queued, error) for queued in batch])
-            needed = [queued for queued in batch if _is_needed(queued.event, self.operation)]
+            answer([(queued, error) for queued in batch])
+            needed = [queued for queued in batch if is_needed(queued.event, self.operation)]
             self._take_defect(error, needed=bool(needed) or not batch)
 
-    async def _take(self, batch: list[_Queued]) -> None:
+    async def _take(self, batch: list[Arrival]) -> None:
         """Step through a batch, record it, and only then act on it."""
         steps, answers = self._steps(self.operation, batch)
         if self.stopped:
@@ -200,7 +220,7 @@ class Driver:
                 self._act()
                 self._wake()
         finally:
-            _answer(answers)
+            answer(answers)
 
     def _go_on_unrecorded(self, steps: list[Step], failure: JournalError) -> list[Step]:
         """Settle the operation although the journal failed, unless another controller has it."""
@@ -234,18 +254,18 @@ class Driver:
             self.on_released()
 
     def _steps(
-        self, operation: OperationState, batch: list[_Queued]
-    ) -> tuple[list[Step], list[tuple[_Queued, Answer]]]:
+        self, operation: OperationState, batch: list[Arrival]
+    ) -> tuple[list[Step], list[tuple[Arrival, Answer]]]:
         """Step through events one after the other; an event that is refused moves nothing."""
         steps: list[Step] = []
-        answers: list[tuple[_Queued, Answer]] = []
+        answers: list[tuple[Arrival, Answer]] = []
         for queued in batch:
             try:
                 taken = step(operation, queued.event)
             except Exception as error:
                 answers.append((queued, error))
                 if queued.accepted is None or not isinstance(error, IllegalTransition):
-                    self._take_defect(error, needed=_is_needed(queued.event, operation))
+                    self._take_defect(error, needed=is_needed(queued.event, operation))
                 continue
             operation = taken.operation
             steps.append(taken)
@@ -333,6 +353,7 @@ class Driver:
     # --- telling whoever waits ------------------------------------------------------------------
 
     def _waiter(self) -> asyncio.Future[None]:
+        self._follow_loop()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         waiter.add_done_callback(lambda done: self._waiters.pop(done, None))
@@ -353,7 +374,7 @@ class Driver:
         self.stopped = self.released = True
         self._timers.stop_all()
         self._asks.drop_all()
-        _answer([(queued, error) for queued in (*self._batch, *self._queue)])
+        answer([(queued, error) for queued in (*self._batch, *self._queue)])
         self._batch = []
         self._queue.clear()
         self._tell(self.on_released)
@@ -365,22 +386,3 @@ class Driver:
             callback()
         except Exception as error:
             logger.critical("operation %r: %s", self.operation.operation_id, text_of(error))
-
-
-def _is_needed(event: Event, operation: OperationState) -> bool:
-    """Whether an operation ends only if it can take an event, as no reply and no verb is."""
-    settles = isinstance(event, Triggered) and event.trigger == "settle"
-    ends = isinstance(event, TimerFired) and operation.cleaning
-    return settles or ends or isinstance(event, TakenOver)
-
-
-def _answer(answers: Iterable[tuple[_Queued, Answer]]) -> None:
-    """Tell verbs what came of the triggers that they brought in."""
-    for queued, outcome in answers:
-        accepted = queued.accepted
-        if accepted is None or accepted.done():
-            continue
-        if isinstance(outcome, BaseException):
-            accepted.set_exception(outcome)
-        else:
-            accepted.set_result(outcome)
