@@ -62,6 +62,8 @@ def check_ask(before: OperationState, entry: Entry, _after: OperationState) -> s
         return None
     call, ask = str(entry.call), entry.ask or 0
     latest = before.call_state(call, entry.instance).ask
+    if entry.trigger == "confirm" and call != RESUME:
+        return f"an answer to an earlier {call} proves nothing"
     if entry.trigger not in ("ask", "retry"):
         first = 1 if entry.trigger in _OF_ANY_ASK else latest
         counts = 0 < first <= ask <= latest

@@ -128,6 +128,7 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
         ("stale is of ask 0 of 2", _of_ask("stale", 0)),
         ("confirm is of ask 3 of 2", _of_ask("confirm", 3)),
         ("answer is of ask 0 of 0", _of_ask("answer", 0, asked=False)),
+        ("an answer to an earlier commit proves nothing", _of_ask("confirm", 1, asked=False)),
         ("ask 2 follows ask 2", _of_ask("retry", 2)),
         ("ask 4 follows ask 2", _of_ask("ask", 4)),
     ],
