@@ -285,6 +285,29 @@ def test_an_answer_to_commit_acknowledges_its_deadline() -> None:
     assert world.at_s == pytest.approx(5 * ROUND_S)
 
 
+def test_an_answer_acknowledges_no_deadline_but_its_own() -> None:
+    """
+    An answer to an older call says nothing of the deadline that a later one carried.
+
+    The commit of 20/3 s carries 50/3 s. A round of 10 s carries 20 s; it fails on one instance,
+    which answers the commit afterwards: its lease ends at 50/3 s all the same.
+    """
+    world = in_round()
+    world.answer("renew")
+    world.wait(ROUND_S)
+    if world.outstanding("renew"):
+        world.answer("renew")
+    world.verb("commit")
+    world.wait_until(lambda world: bool(world.outstanding("renew")))
+    assert world.at_s == pytest.approx(3 * ROUND_S)
+    world.fail("renew", 0)
+    world.answer("renew", 1)
+    world.answer("commit", 0)
+    assert endangered(world) == {16.667: 1}
+    world.wait_until(lambda world: world.operation.state == "discarding")
+    assert world.at_s == pytest.approx(5 * ROUND_S)
+
+
 def test_an_earlier_lease_moves_the_lease_timer() -> None:
     """Trouble with a lease that ends earlier than the one that is watched is noticed in time."""
     world = in_round(count=3)

@@ -455,6 +455,20 @@ async def test_restored_and_forgotten_unlisted(
     assert await offered_by(scene, "two") is None
 
 
+@pytest.mark.parametrize("trouble", [HANG, ConnectionError("reset"), ValueError("broken")])
+async def test_restored_and_unlisted_in_a_commit_that_failed(
+    new_scene: NewScene, trouble: Any
+) -> None:
+    """Only a refusal says that an instance may have forgotten them; nothing else loses them."""
+    scene = new_scene(control_timeout_s=0.2)
+    async with scene.environment.restored(await saved(scene)):
+        pass
+    scene.world.actors[0].scripts["commit"].append(trouble)
+    with pytest.raises(GymCheckpointOperationError):
+        await offered_by(scene, "one")
+    assert await offered_by(scene, "two") == next_of(scene)
+
+
 async def test_discarded_restore_is_not_offered(new_scene: NewScene) -> None:
     """Attempts of a restore that was discarded are in no snapshot."""
     scene = new_scene()

@@ -323,3 +323,34 @@ def test_cancelled_while_a_failure_is_explained(tmp_path: Path) -> None:
         await world.examine()
 
     simulate(main)
+
+
+class _Slow(TroubledJournal):
+    """A journal whose opening of an operation waits for the test."""
+
+    def __init__(self) -> None:
+        super().__init__(blocks=True)
+        self.go_on = threading.Event()
+
+    def _insert(self, operation: Any, rows: Any) -> None:
+        assert self.go_on.wait(10.0)
+        super()._insert(operation, rows)
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+async def test_cancelled_while_the_opening_is_recorded(new_world: NewWorld, cancels: int) -> None:
+    """L2: a caller who gives up while its operation is opened leaves nothing open behind."""
+    journal = _Slow()
+    world = new_world(1, journal=journal)
+    task = asyncio.ensure_future(world.coordinator.prepare("slow"))
+    await asyncio.sleep(0.02)
+    for _ in range(cancels):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    assert task.done() == (cancels > 1)
+    journal.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    rows = world.journal.operations
+    await until(lambda: [row.state for row in rows(world.run)] == ["discarded"])
+    assert not any(actor.calls for actor in world.actors)

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from gymckpt.coordinator import (
     GYM_CHECKPOINT_MANIFEST_FILENAME,
+    GymCheckpointCommitResult,
     GymCheckpointCommitSummary,
     GymCheckpointOperationError,
     is_transient_gym_checkpoint_failure,
     load_gym_checkpoint_manifest,
     staging_keys_of,
 )
-from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.errors import GymCheckpointUnavailable, IllegalTransition
 from gymckpt.journal import Journal
 from tests.fakes import HANG, Ghost, Late
 from tests.faults.conftest import NewWorld
@@ -321,3 +322,21 @@ async def test_b28_secrets_stay_out(
     assert any("401" in text for text in said)
     assert not any(secret in text for text in said)
     assert secret not in str(world.journal.read(world.run, "b28"))
+
+
+async def test_second_commit_beside_the_first(new_world: NewWorld, journal: Journal) -> None:
+    """S8: a commit that is refused changes nothing of the one that is under way."""
+    world = new_world(2, journal=journal)
+    await world.coordinator.prepare("two")
+    first, second = (
+        world.coordinator.commit("two", world.root(name), world.offer(), restarts={})
+        for name in ("first", "second")
+    )
+    told = await asyncio.gather(first, second, return_exceptions=True)
+    assert isinstance(told[0], GymCheckpointCommitResult)
+    assert isinstance(told[1], IllegalTransition)
+    asked = {str(call.args[1]) for actor in world.actors for call in actor.of("commit")}
+    assert asked == {str(world.root("first"))}
+    assert (world.root("first") / MANIFEST).exists()
+    assert not world.root("second").exists()
+    await world.coordinator.resume("two")

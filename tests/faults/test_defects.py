@@ -11,6 +11,7 @@ import pytest
 from opentelemetry import trace
 
 from gymckpt.core.events import Triggered
+from gymckpt.errors import IllegalTransition
 from gymckpt.runtime import driver as driver_module
 from gymckpt.runtime import spans as spans_module
 from gymckpt.runtime.clock import Timers
@@ -171,3 +172,54 @@ def test_a_tracer_that_fails_costs_no_operation(
 
     monkeypatch.setattr(spans_module, "_tracer", Misconfigured())
     assert simulate(lambda: operate(tmp_path, "checkpoint")) is False
+
+
+def test_a_refused_event_keeps_those_beside_it_from_nothing(tmp_path: Path) -> None:
+    """L1: a verb that comes in one tick with an illegal one is told what came of it."""
+
+    async def main() -> None:
+        world = World(1, clock=LoopClock(), root=tmp_path, **SETTINGS)
+        await world.coordinator.prepare("one")
+        scheduler = driver_of(world)
+        illegal = asyncio.ensure_future(scheduler.request("sealed"))
+        legal = asyncio.ensure_future(scheduler.request("discard", {"reason": "says the test"}))
+        assert await asyncio.wait_for(legal, 5.0) is None
+        with pytest.raises(IllegalTransition):
+            await illegal
+        await world.examine()
+
+    simulate(main)
+
+
+def test_a_drain_that_is_cut_short_keeps_the_order(tmp_path: Path) -> None:
+    """S9: what came first stays the cause, also where a loop that is shut down cut the drain."""
+
+    async def main() -> None:
+        world = World(1, clock=LoopClock(), root=tmp_path, **SETTINGS)
+        await world.coordinator.prepare("one")
+        scheduler = driver_of(world)
+        take, cut = scheduler._take, []
+
+        async def cut_once(batch: Any) -> None:
+            if not cut:
+                cut.append(len(batch))
+                raise asyncio.CancelledError
+            await take(batch)
+
+        scheduler._take = cut_once
+        scheduler.post("discard", {"reason": "first"})
+        scheduler.post("cancel", {"reason": "second"})
+        await scheduler.until_released()
+        assert cut == [2]
+        cause = scheduler.operation.cause
+        assert (cause.trigger, cause.facts["reason"]) == ("discard", "first")
+        await world.examine()
+
+    simulate(main)
+
+
+def driver_of(world: World) -> Any:
+    """Return what drives the open operation."""
+    running = world.coordinator._operations.open
+    assert running is not None
+    return running.scheduler

@@ -261,6 +261,18 @@ async def test_lease_that_is_lost_as_the_body_ends(new_world: NewWorld) -> None:
     assert not (world.root() / "gym_checkpoint.json").exists()
 
 
+async def test_renew_by_hand_that_fails_in_passing(new_world: NewWorld) -> None:
+    """The verb does not say that every lease is renewed while the renewal of one has failed."""
+    world = new_world(2, control_timeout_s=1.0)
+    await world.coordinator.prepare("one")
+    world.actors[1].always["renew"] = ConnectionError("away")
+    with pytest.raises(GymCheckpointOperationError) as caught:
+        await world.coordinator.renew("one")
+    assert caught.value.operation == "renew"
+    assert set(caught.value.failures) == {world.ids[1]}
+    assert world.operation("one").state == "discarded"
+
+
 async def test_renew_by_hand(new_world: NewWorld) -> None:
     """The verb renews every instance at once, and raises the loss of a lease after reopening."""
     world = new_world(2, control_timeout_s=30.0)

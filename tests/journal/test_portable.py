@@ -129,6 +129,21 @@ def test_an_export_is_of_one_moment() -> None:
     assert len(export.entries) == 3
 
 
+def test_an_export_begun_before_an_append_is_whole() -> None:
+    """An operation that goes on between its row and its entries is exported as its row says."""
+
+    class Moving(MemoryJournal):
+        def read(self, run: str, operation_id: str, **bounds: Any) -> Any:
+            self.append([entry(4)], expected_seq=3, epoch=1)
+            return super().read(run, operation_id, **bounds)
+
+    journal = Moving()
+    begun(journal, 3)
+    export = read_export(list(export_operation(journal, RUN, OPERATION)))
+    assert export.complete
+    assert len(export.entries) == 3
+
+
 def test_an_unknown_operation_is_refused_at_once() -> None:
     """The error comes from the call, not from the first line."""
     with pytest.raises(JournalError, match="holds no operation"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,22 @@ def test_a_new_journal_is_private(tmp_path: Path, umask: int) -> None:
     finally:
         os.umask(before)
     assert modes == {f"journal.sqlite3{suffix}": 0o600 for suffix in ("", "-wal", "-shm")}
+
+
+def test_the_name_of_a_new_journal_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: no power cut takes the file away once an entry in it counts."""
+    flushed: list[tuple[int, bool]] = []
+    path = tmp_path / "journal.sqlite3"
+
+    def fsync(descriptor: int, real: Callable[[int], None] = os.fsync) -> None:
+        flushed.append((os.fstat(descriptor).st_ino, path.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    open_journal(path).close()
+    assert (tmp_path.stat().st_ino, True) in flushed
 
 
 def test_missing_parents_are_made(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ import gymckpt
 from gymckpt import EnvironmentEpisode, GymCheckpointCoordinator, Recovered
 from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay
-from gymckpt.errors import JournalError, JournalUnavailable
+from gymckpt.errors import GymCheckpointOperationError, JournalError, JournalUnavailable
 from gymckpt.journal import Journal, open_journal
-from gymckpt.journal.memory import MemoryJournal
+from gymckpt.journal.memory import MemoryJournal, MemoryStore
 from gymckpt.journal.rules import Opening
 from gymckpt.recovery import recover
-from tests.fakes import FakeActor
-from tests.faults.virtual import LoopClock, simulate
+from gymckpt.startup import recovered_first
+from tests.fakes import HANG, FakeActor
+from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World, until
 
 WIRE_ID = "op-1"
@@ -83,17 +84,22 @@ def holding(*histories: tuple[Entry, ...]) -> MemoryJournal:
     """Return a journal in which these operations are as far as their entries say."""
     journal = MemoryJournal()
     for entries in histories:
-        first = entries[0]
-        opening = Opening(
-            run=first.run,
-            operation_id=first.operation_id,
-            chart=first.facts["chart"],
-            chart_version=first.facts["chart_version"],
-        )
-        journal.open_operation(opening, entries[:1], owner="the-dead")
-        if entries[1:]:
-            journal.append(entries[1:], expected_seq=1, epoch=1)
+        hold(journal, entries)
     return journal
+
+
+def hold(journal: MemoryJournal, entries: Sequence[Entry]) -> None:
+    """Put an operation into a journal as far as its entries say; its controller is dead."""
+    first = entries[0]
+    opening = Opening(
+        run=first.run,
+        operation_id=first.operation_id,
+        chart=first.facts["chart"],
+        chart_version=first.facts["chart_version"],
+    )
+    journal.open_operation(opening, entries[:1], owner="the-dead")
+    if entries[1:]:
+        journal.append(entries[1:], expected_seq=1, epoch=1)
 
 
 @pytest.mark.parametrize("scenario", ["checkpoint", "checkpoint fails", "restore", "restore fails"])
@@ -394,3 +400,40 @@ async def test_coordinator_recovers_its_own_run_only(tmp_path: Path) -> None:
     await until(lambda: world.operation("mine").settled)
     await world.examine()
     assert isinstance(world.coordinator, GymCheckpointCoordinator)
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_coordinator_goes_on_with_what_is_unconfirmed(tmp_path: Path, force: bool) -> None:
+    """What a coordinator still reopens itself is neither held nor fenced by its own recovery."""
+    world = World(2, root=tmp_path, control_timeout_s=0.1, owner_timeout_s=30.0)
+    await world.coordinator.prepare("mine")
+    world.actors[1].always["resume"] = HANG
+    with pytest.raises(GymCheckpointOperationError):
+        await world.coordinator.resume("mine")
+    [found] = await world.coordinator.recover(force=force)
+    assert (found.operation_id, found.outcome) == ("mine", "unconfirmed")
+    assert world.operation("mine").epoch == 1
+    world.actors[1].always.clear()
+    await world.coordinator.recover(force=force)
+    await until(lambda: world.operation("mine").settled)
+    assert world.operation("mine").epoch == 1
+    await world.examine()
+
+
+def test_startup_waits_for_the_latest_sign_of_life(tmp_path: Path) -> None:
+    """Operations of one dead controller are all settled, however far apart its last signs were."""
+    entries = lived("checkpoint", tmp_path)[:9]
+
+    async def main() -> None:
+        journal = MemoryJournal(MemoryStore(now_s=running_loop().time))
+        world = World(3, journal=journal, clock=LoopClock())
+        for name in ("one", "two", "three"):
+            hold(journal, [attrs.evolve(one, operation_id=name, run=world.run) for one in entries])
+            await asyncio.sleep(4.0)
+        found = await recovered_first(world.coordinator)
+        assert {one.operation_id: one.outcome for one in found} == dict.fromkeys(
+            ("one", "two", "three"), "settled"
+        )
+        assert running_loop().time() < 12.0 + 30.0
+
+    simulate(main)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.participant.gymnasium import GymnasiumDeployment
-from gymckpt.testing import case, instance_report
+from gymckpt.testing import case, checks_damage, instance_report
 from gymckpt.testing.gymnasium import GymnasiumUnderTest
 from gymckpt.testing.instance import InstanceUnderTest, Make, NotOffered, handle_of
 from gymckpt.testing.instance_contract import InstanceContract
@@ -64,6 +66,25 @@ def test_the_check_can_fail(name: str, broken: str) -> None:
     result = run_check(ALL[name], lambda: GymnasiumUnderTest(deployment))
     assert result.outcome == "failed"
     assert result.why
+
+
+@given(
+    contents=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5),
+    large=st.sampled_from([0, 1, 5_000]),
+)
+def test_bits_are_flipped_in_all_files(contents: list[bytes], large: int) -> None:
+    """Each damage is one bit; they are a bounded number, in every file, and all that there are."""
+    files = {Path(str(number)): content for number, content in enumerate(contents)}
+    files[Path("large")] = b"turn 2 " + bytes(large)
+    flips = list(checks_damage._flips(files))
+    for path, damaged in flips:
+        assert damaged is not None
+        apart = int.from_bytes(damaged) ^ int.from_bytes(files[path])
+        assert (len(damaged), apart.bit_count()) == (len(files[path]), 1)
+    assert len(set(flips)) == len(flips)
+    assert len(flips) == min(checks_damage.FLIPS_MAX, sum(map(len, files.values())))
+    assert {path for path, _ in flips} == set(files)
+    assert (Path("large"), b"turn 3 " + bytes(large)) in flips
 
 
 # --- the report -----------------------------------------------------------------------------------
