@@ -274,12 +274,20 @@ class Halfway:
         return f"at once, by {deadline_ts}"
 
 
+class Slow:
+    """An object whose store gives up by itself."""
+
+    async def checkpoint_prepare(self, _id: str, *, deadline_ts: float) -> None:
+        raise TimeoutError(f"the store is slow, at {deadline_ts}")
+
+
 @pytest.mark.parametrize(
     ("handle", "said"),
     [
         (object(), "the handle has no method checkpoint_prepare"),
         (Halfway(), "has no .remote; handle_of(object) makes one"),
         (handle_of(Halfway()), "gave 'at once, by"),
+        (handle_of(Slow()), "TimeoutError: the store is slow"),
     ],
 )
 def test_a_handle_that_is_none_is_told_in_words(handle: object, said: str) -> None:
