@@ -107,7 +107,7 @@ def test_watch_follows_one_operation() -> None:
     [look] = [json.loads(line) for line in result.stdout.splitlines()]
     assert (look["schema"], look["state"], look["settled"]) == ("gymckpt.watch/1", "resumed", True)
     assert look["calls"]["prepare"] == {"total": 3, "answered": 3}
-    result = run("watch", "stuck", "--json", "--interval", "0.1", "--for", "0.25")
+    result = run("watch", "stuck", "--json", "--interval", "0.1", "--for", "2")
     looks = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(looks) >= 2
     assert looks[0]["calls"]["prepare"] == {"total": 3, "answered": 2, "asked": 1}
