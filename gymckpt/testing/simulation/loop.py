@@ -182,7 +182,9 @@ class SimulatedLoop(VirtualLoop):
             heapq.heappop(scheduled)
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
-            raise NothingLeft("something goes round for ever while no time passes")
+            due = [*ready, *(entry[2] for entry in scheduled[:1])]
+            what = _described(due[0]) if due else "nothing"
+            raise NothingLeft(f"something goes round for ever while no time passes: {what}")
         if not ready:
             if not scheduled:
                 raise NothingLeft("nothing is scheduled on this loop: everything waits for ever")
@@ -225,6 +227,16 @@ class SimulatedLoop(VirtualLoop):
         self._held.clear()
         self._ready_now.clear()
         self._timed.clear()
+
+
+def _described(handle: Any) -> str:
+    """Return whose callback it is, and of what."""
+    callback: Any = handle._callback  # noqa: SLF001
+    task = getattr(callback, "__self__", None)
+    called = task.get_coro() if isinstance(task, asyncio.Task) else callback
+    owner = _owner(handle)
+    name = "the world" if owner is None else owner.name
+    return f"{getattr(called, '__qualname__', called)} of {name}"
 
 
 def _owner(handle: Any) -> Process | None:
