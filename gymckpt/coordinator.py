@@ -259,8 +259,9 @@ class GymCheckpointCoordinator:
         running = self._operations.require_open(checkpoint_id, "renew")
         if not running.operation.row.renews:
             raise _illegal(running, "renew")
-        if not await running.scheduler.renewed():
-            await running.end(running.error())
+        with running.in_verb():
+            if not await running.scheduler.renewed():
+                await running.end(running.error())
 
     async def restart_only_servers(self) -> dict[str, list[str]]:
         """

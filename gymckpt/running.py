@@ -102,7 +102,7 @@ class Running:
             BaseException: What gave the operation up, after it was reopened; the caller's own
                 cancellation leaves as itself.
         """
-        with self._in_verb():
+        with self.in_verb():
             try:
                 await self.scheduler.request(trigger, facts)
                 if await self.scheduler.reached(goal):
@@ -119,7 +119,7 @@ class Running:
             await self.end(self.error())
 
     @contextmanager
-    def _in_verb(self) -> Iterator[None]:
+    def in_verb(self) -> Iterator[None]:
         """Let the current task raise the operation's error itself, instead of being cancelled."""
         task = asyncio.current_task()
         self.verb_tasks.add(task)
@@ -187,7 +187,7 @@ class Running:
         trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
         if trigger is not None:
             self.scheduler.post(trigger, {"reason": _DONE})
-        with self._in_verb():
+        with self.in_verb():
             await self.end(None, stands=trigger in ("resume", "keep"))
 
     async def after_body(self, guard: BodyGuard) -> None:

@@ -101,6 +101,20 @@ def test_a_verb_after_a_body_that_held_the_loop_up(holds_up_s: float, tmp_path: 
     simulate(main)
 
 
+async def test_a_renewal_in_the_body_is_told_of_its_lease(new_world: NewWorld) -> None:
+    """S9: a body that renews when a lease is lost gets the lease's error, not a cancellation."""
+    world = new_world(2, **SHORT)
+    async with asyncio.timeout(3):
+        with pytest.raises(GymCheckpointOperationError) as left:
+            async with world.coordinator.prepared("renewing"):
+                world.actors[1].always["renew"] = GymCheckpointUnavailable("HTTP 503")
+                with pytest.raises(GymCheckpointOperationError) as told:
+                    await world.coordinator.renew("renewing")
+                raise told.value
+    assert left.value is told.value
+    assert (left.value.operation, set(left.value.failures)) == ("renew", {world.ids[1]})
+
+
 TROUBLE: dict[str, Any] = {
     "hangs": HANG,
     "dies": ActorDiedError("the actor died"),
