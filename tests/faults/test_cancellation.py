@@ -204,9 +204,12 @@ async def test_b33_interrupted_restore_can_be_repeated(
         assert actor.ops[-3:] == ["restore", "retire", "resume"]
         assert actor.of("retire")[-1].args == ("first", episodes)
         assert not actor.running
+    await world.coordinator.forget("forget", manifest.next_attempts())  # they are the same actors
     async with world.coordinator.restored("second", world.root(), manifest):
         assert tree_hash(tmp_path / "snapshot") == before
     assert world.operation("second").state == "resumed"
+    running = {found for actor in world.actors for found in actor.running}
+    assert running == {found for each in manifest.next_attempts().values() for found in each}
 
 
 def tree_hash(root: Path) -> str:

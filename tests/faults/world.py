@@ -210,19 +210,16 @@ class World:
         for wire_id, by_instance in self._calls().items():
             for instance, calls in () if self._stands(wire_id) else by_instance.items():
                 actor = self.shards.checkpoint_handles[instance]
-                restored = {
-                    found.next_attempt()
-                    for call in calls
-                    if call.op == "restore"
-                    for found in call.args[2]
-                }
+                restored = _installed(calls)
                 retired = any(
                     call.op == "retire" and call.outcome == "answered"
                     for call in actor.calls
                     if restored & set(call.args[1] if call.op == "retire" else ())
                 )
-                if retired and restored & actor.running:
-                    yield f"S5: {instance} goes on with {restored & actor.running} of {wire_id}"
+                later = [call for call in actor.calls if self._stands(call.wire_id)]
+                goes_on = (restored & actor.running) - _installed(later)
+                if retired and goes_on:
+                    yield f"S5: {instance} goes on with {goes_on} of {wire_id}"
 
     def _stands(self, wire_id: str) -> bool:
         row = self.journal.operation(self.run, wire_id)
@@ -306,3 +303,10 @@ def _untrue_manifest(operation: OperationState, root: Path) -> Iterable[str]:
     own = exists and load_gym_checkpoint_manifest(root).checkpoint_id == operation.wire_id
     if own != (operation.state in STANDING):
         yield f"S2: {operation.wire_id} is {operation.state}, its manifest exists: {own}"
+
+
+def _installed(calls: Iterable[Call]) -> set[EnvironmentEpisode]:
+    """Return the attempts that these calls were to install."""
+    return {
+        found.next_attempt() for call in calls if call.op == "restore" for found in call.args[2]
+    }
