@@ -326,7 +326,7 @@ def test_going_round_for_ever_is_an_error() -> None:
 
     loop = SimulatedLoop(Random(1))
     try:
-        with pytest.raises(NothingLeft, match="no time passes: .*main of the world"):
+        with pytest.raises(NothingLeft, match=r"no time passes: .*main of the world"):
             loop.run_until_complete(main())
     finally:
         loop.bury()
