@@ -232,8 +232,10 @@ class SimulatedLoop(VirtualLoop):
 def _described(handle: Any) -> str:
     """Return whose callback it is, and of what."""
     callback: Any = handle._callback  # noqa: SLF001
-    task = getattr(callback, "__self__", None)
-    called = task.get_coro() if isinstance(task, asyncio.Task) else callback
+    task: Any = getattr(callback, "__self__", None)
+    called: Any = callback
+    if isinstance(task, asyncio.Task):
+        called = task.get_coro()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     owner = _owner(handle)
     name = "the world" if owner is None else owner.name
     return f"{getattr(called, '__qualname__', called)} of {name}"
