@@ -228,7 +228,7 @@ class Operations:
             JournalError: The journal cannot be read, or there is no such operation.
         """
         recorder = await self._required_recorder()
-        return await recorder.run(lambda: recorder.journal.read(self.run, operation_id))
+        return await recorder.read(lambda: recorder.journal.read(self.run, operation_id))
 
     async def _run_sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

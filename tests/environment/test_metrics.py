@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymckpt import JournalUnavailable, RetryPolicy
+from gymckpt.journal import Journal, open_journal
 from gymckpt.journal.memory import MemoryJournal
 from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME
 from gymckpt.snapshot import METRIC_PREFIX, GymEnvironmentSnapshot
@@ -143,3 +146,33 @@ async def test_metrics_are_never_worth_a_snapshot(
     assert found[METRIC_PREFIX + "prepare_s"] == found[METRIC_PREFIX + "bytes"] == 0.0
     assert "no metrics of snapshot" in caplog.text
     assert "no entry" in caplog.text
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[Journal]:
+    """Give a journal whose calls block; it is closed after everything is examined."""
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        yield journal
+
+
+async def test_a_long_reading_holds_up_no_renewal(
+    stored: Journal, new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the timeline of a snapshot is read, what happens to it goes on being recorded."""
+    scene = new_scene(1, journal=stored, control_timeout_s=0.3, journal_timeout_s=5.0)
+    renewed = threading.Event()
+
+    def read(*given: Any, whole: Any = stored.read, **span: Any) -> Any:
+        assert renewed.wait(4.0), "no renewal was recorded beside the reading"
+        return whole(*given, **span)
+
+    def append(entries: Any, *given: Any, whole: Any = stored.append, **rest: Any) -> None:
+        whole(entries, *given, **rest)
+        if any((one.call, one.trigger, one.ask) == ("renew", "answer", 2) for one in entries):
+            renewed.set()
+
+    monkeypatch.setattr(stored, "read", read)
+    monkeypatch.setattr(stored, "append", append)
+    async with scene.environment.snapshot(scene.path) as snapshot:
+        assert snapshot is not None
+    monkeypatch.undo()
