@@ -268,9 +268,11 @@ class Controller:
         published = self._stage.published
         if not published:
             return None
-        self._may_fail = verb.choice % 4 == 0
+        forgotten = self._stage.ledger.forgotten  # nothing refuses what is behind these any more
+        self._may_fail = verb.choice % 4 == 0 and not forgotten
         if not self._may_fail:
             self._run.renew_instances()
+            forgotten.clear()
         return published[-1 if verb.choice % 8 else verb.choice % len(published)][0]
 
     async def _do_restored(self, verb: Verb, name: str) -> None:
@@ -324,6 +326,7 @@ class Controller:
             finished.setdefault(instance, []).append(EnvironmentEpisode(rollout, 0))
         if finished:
             each = {instance: tuple(episodes) for instance, episodes in finished.items()}
+            ledger.forgotten.update(ledger.finished)
             await self.coordinator.forget(name, each)
             for rollout in [one.rollout_id for each in finished.values() for one in each]:
                 ledger.finished.pop(rollout, None)

@@ -86,7 +86,8 @@ async def _rest(world: World, last: Controller) -> None:
         unsettled = _unsettled(world)
         closed = [one.instance_id for one in world.instances if not one.deployment.is_open]
         working = [one for one in world.lives if _works(world, one)]
-        if not unsettled and not closed and not working:
+        late = world.network.on_the_way > 0  # one that arrives yet may close its instance again
+        if not unsettled and not closed and not working and not late:
             return
         if world.loop.time() > ends_s:
             for name, state in unsettled.items():

@@ -31,6 +31,8 @@ class Ledger:
     Attributes:
         wanted: Rollout to where it runs and its attempt.
         finished: Rollouts whose reply has landed and that instances were not told to forget.
+        forgotten: Rollouts that instances were told to forget: no snapshot that holds one of them
+            is restored on the same instances any more.
         refused: Rollout to the highest attempt that a discarded restore has used up.
     """
 
@@ -45,6 +47,7 @@ class Ledger:
         """
         self.wanted: dict[str, tuple[str, int]] = {}
         self.finished: dict[str, str] = {}
+        self.forgotten: set[str] = set()
         self.refused: dict[str, int] = {}
         self._instances = {one.instance_id: one for one in instances}
         self._rng = rng

@@ -92,6 +92,7 @@ class Network:
         faults: Kind of fault of messages to its probability.
         fired: Told of every fault of a message that happens.
         cut_off: The instances and controllers that nothing reaches.
+        on_the_way: How many requests have not arrived yet and may still do so.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Network:
         self.fired = fired
         self.cut_off: set[str] = set()
         self.closed = False
+        self.on_the_way = 0
         self._rng = rng
         self._timeline = timeline
         self._witness = witness
@@ -148,6 +150,7 @@ class Network:
         fates = self._fates("request")
         if not fates:
             self._timeline.note("network", lambda: f"loses the request {message}")
+        self.on_the_way += len(fates)
         for delay_s in fates:
             self._after(delay_s, self._arrive, message)
         self._witness.point("send.after")
@@ -184,6 +187,7 @@ class Network:
 
     def _arrive(self, message: Message) -> None:
         instance = message.instance
+        self.on_the_way -= 1
         if not self._reaches(message):
             self._timeline.note("network", lambda: f"cuts off the request {message}")
             return

@@ -234,8 +234,8 @@ class Watch:
         if not allowed:
             what = f"{process.name} writes a manifest, and no entry of it says so"
             self._broken(Broken("S6", what))
-        for one in allowed:
-            one.sealing.discard(process.name)
+        else:  # which one it is cannot be told; jobs that hung come later, each with its own entry
+            allowed[-1].sealing.discard(process.name)
         for known in reversed(self.operations.values()):
             if known.state == "sealing" and process.name in known.drivers:
                 account = self._account(process.name, known.wire_id)
