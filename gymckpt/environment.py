@@ -38,9 +38,9 @@ from gymckpt.manifest import (
     load_gym_checkpoint_manifest,
 )
 from gymckpt.recovery import Recovered
-from gymckpt.running import note_on
 from gymckpt.runtime.worker import run_bounded
 from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource
+from gymckpt.standins import note_on
 from gymckpt.startup import recovered_first, require_methods
 from gymckpt.topology import (
     Inventory,

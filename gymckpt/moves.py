@@ -10,7 +10,8 @@ handle are not asked: that is recorded, and the next recovery with their handles
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -280,16 +281,26 @@ class _Mover:
 
     async def find(self, run: str, operation_id: str) -> _Found:
         """Return an unfinished operation, or refuse; nothing is changed."""
-        journal = self._recorder.journal
-        row = await self._recorder.run(lambda: journal.operation(run, operation_id))
-        if row is None:
-            raise unknown_operation(run, operation_id)
-        past = await past_of(self._recorder, run, operation_id)
-        if past.operation.settled:
-            raise TransitionRefused(
-                f"{_named(past.operation)} has ended in {past.operation.state!r}"
-            )
-        return _Found(row, past)
+        with self._let_go_on_error():
+            journal = self._recorder.journal
+            row = await self._recorder.run(lambda: journal.operation(run, operation_id))
+            if row is None:
+                raise unknown_operation(run, operation_id)
+            past = await past_of(self._recorder, run, operation_id)
+            if past.operation.settled:
+                raise TransitionRefused(
+                    f"{_named(past.operation)} has ended in {past.operation.state!r}"
+                )
+            return _Found(row, past)
+
+    @contextlib.contextmanager
+    def _let_go_on_error(self) -> Iterator[None]:
+        """Let the threads end where nothing goes on in the background."""
+        try:
+            yield
+        except BaseException:
+            self._recorder.let_go()
+            raise
 
     async def make(
         self,
@@ -300,15 +311,16 @@ class _Mover:
         gone: str | None = None,
     ) -> Moved:
         row = found.row
-        scheduler, epoch = await claimed(
-            row,
-            self._recorder,
-            self._handles,
-            stale_s=self._stale_s,
-            clock=self._clock,
-            cancel_reference=cancel_remote,
-            known=found.past,
-        )
+        with self._let_go_on_error():
+            scheduler, epoch = await claimed(
+                row,
+                self._recorder,
+                self._handles,
+                stale_s=self._stale_s,
+                clock=self._clock,
+                cancel_reference=cancel_remote,
+                known=found.past,
+            )
         declared = asyncio.Event()
         if gone is not None:
             _watch_gone(scheduler, gone, facts, declared)
@@ -320,6 +332,8 @@ class _Mover:
         if scheduler.fault is not None:
             raise scheduler.fault
         operation = scheduler.operation
+        if scheduler.ended:
+            self._recorder.let_go()
         unconfirmed = tuple(name for name, _ in operation.in_state(RESUME, *_WAITING))
         return Moved(
             run=row.run,

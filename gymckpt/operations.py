@@ -197,7 +197,6 @@ class Operations:
             JournalError: The journal cannot be read or written.
         """
         recorder = await self._required_recorder()
-        running = {*self._sweeps, *([self.open] if self.open else [])}
         in_sight = tuple(self._unsettled)
         for scheduler in in_sight:
             scheduler.sweep()
@@ -209,16 +208,18 @@ class Operations:
             owner_timeout_s=self.owner_timeout_s,
             clock=self._clock,
             cancel_reference=self._cancel_reference,
-            but=[
-                *(known.operation.operation_id for known in running),
-                *(known.operation.operation_id for known in in_sight),
-                *self._beginning,
-            ],
+            but=self._own_ids,
             adopt=self._keep_in_sight,
         )
         await self.debts.collect(recorder, self.run, self._handles)
         known = tuple(outcome_of(one, one.operation.state, self._handles) for one in in_sight)
         return known + found
+
+    def _own_ids(self) -> set[str]:
+        """Return the operations that are begun, driven or seen to here."""
+        running = [*self._sweeps, *([self.open] if self.open else [])]
+        driven = [one.operation for one in running] + [one.operation for one in self._unsettled]
+        return self._beginning.union(one.operation_id for one in driven)
 
     async def history(self, operation_id: str) -> tuple[Entry, ...]:
         """
@@ -298,7 +299,7 @@ class Operations:
             chart=chart,
             instances=instances,
             settings=settings,
-            facts={**facts, **actors_of(self._handles)},
+            facts={**facts, **actors_of({name: self._handles[name] for name in instances})},
         )
         scheduler = Scheduler(
             opening.operation,
@@ -315,7 +316,6 @@ class Operations:
         scheduler.on_released = lambda: self._let_go(running)
         recording = asyncio.ensure_future(scheduler.open(opening.entries))
         self._beginning.add(operation_id)
-        recording.add_done_callback(lambda _: self._beginning.discard(operation_id))
         try:
             await asyncio.shield(recording)
         except asyncio.CancelledError:
@@ -324,6 +324,8 @@ class Operations:
             if not recording.cancelled() and recording.exception() is None:
                 await scheduler.until_released()
             raise
+        finally:  # no sooner: whoever began it takes it over in this very step of the loop
+            self._beginning.discard(operation_id)
         return running
 
     async def _required_recorder(self) -> Recorder:
@@ -341,6 +343,7 @@ class Operations:
     def require_none_open(self, wanted: str) -> None:
         """Raise OperationOpen where a checkpoint or restore is open, or is being opened."""
         if self.open is not None:
+            self.open.scheduler.sweep()  # goes on where its loop is closed
             raise OperationOpen(wanted, self.open.wire_id, self.open.operation.state)
         if self._opening is not None:
             raise OperationOpen(wanted, self._opening, "opening")

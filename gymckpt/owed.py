@@ -65,22 +65,16 @@ def owed_in(
     Raises:
         JournalUnavailable: The journal cannot be read.
     """
-    unpaid = {
-        (instance, episode): operation
-        for (instance, episode), operation in _latest_restores(journal, run).items()
-        if operation.state in _DISCARDED
-        and instance in handles
-        and not is_replaced(operation.opening, instance, handles[instance])
-        and operation.lease_horizon_at_s > now_ts - operation.opened_ts
-        and operation.call_state("retire", instance).state not in _CONFIRMED
-    }
+    unpaid = _unpaid(journal, run, handles, now_ts)
+    if not unpaid:
+        return {}, None
+    earliest_ts = _drop_installed(journal, run, unpaid)
     if not unpaid:
         return {}, None
     since: dict[str, dict[EnvironmentEpisode, float]] = {}
     for (instance, episode), operation in unpaid.items():
         since.setdefault(instance, {})[episode] = operation.opened_ts
     latest = max(unpaid.values(), key=lambda operation: operation.opened_ts)
-    earliest_ts = min(operation.opened_ts for operation in unpaid.values())
     sweeps = Selection(run=run, chart="sweep", updated_since_ts=earliest_ts)
     for paid in _replayed(journal, sweeps):
         for instance, episodes in retired_by(paid).items():
@@ -89,26 +83,52 @@ def owed_in(
     return owed, latest.settings
 
 
+Unpaid = dict[tuple[str, EnvironmentEpisode], OperationState]
+"""Instance and attempt to the last restore that was to install it there and was discarded."""
+
 _DISCARDED = ("discarding", "discarded")
-_STANDING = ("resuming", "resumed")
+_LATER = ("restoring", "restored", "retiring", "resuming", "resumed")
+"""Where a restore is that has been sent and is not discarded."""
 
 
-def _latest_restores(
-    journal: Journal, run: str
-) -> dict[tuple[str, EnvironmentEpisode], OperationState]:
-    """
-    Return instance and restored attempt to the last restore that has tried to install it there.
+def _restores(journal: Journal, selection: Selection) -> Iterable[OperationState]:
+    """Yield restores that have been sent, in the order in which they were opened."""
+    return (one for one in _replayed(journal, selection) if "restore" in one.calls)
 
-    Only that one counts: whatever was before is gone from an instance that took it.
-    """
-    ended = Selection(run=run, chart="restore", states=(*_DISCARDED, *_STANDING))
-    return {
-        (instance, episode): operation
-        for operation in _replayed(journal, ended)
-        if "restore" in operation.calls
-        for instance, episodes in _replacements(operation).items()
-        for episode in episodes
-    }
+
+def _installed(restore: OperationState) -> Iterable[tuple[str, EnvironmentEpisode]]:
+    """Yield each instance with the attempts that a restore was to install there."""
+    for instance, episodes in from_facts(restore.opening["inventory"]).items():
+        for episode in episodes:
+            yield instance, episode.next_attempt()
+
+
+def _unpaid(journal: Journal, run: str, handles: Mapping[str, Any], now_ts: float) -> Unpaid:
+    """Return what discarded restores could not retire themselves."""
+    unpaid: Unpaid = {}
+    for operation in _restores(journal, Selection(run=run, chart="restore", states=_DISCARDED)):
+        over = operation.lease_horizon_at_s <= now_ts - operation.opened_ts
+        for instance, episode in _installed(operation):
+            retired = operation.call_state("retire", instance).state in _CONFIRMED
+            here = instance in handles and not is_replaced(
+                operation.opening, instance, handles[instance]
+            )
+            if here and not (retired or over):
+                unpaid[instance, episode] = operation
+            else:
+                unpaid.pop((instance, episode), None)
+    return unpaid
+
+
+def _drop_installed(journal: Journal, run: str, unpaid: Unpaid) -> float:
+    """Drop what a later restore was sent, and return when the earliest of all was opened."""
+    earliest_ts = min(operation.opened_ts for operation in unpaid.values())
+    later = Selection(run=run, chart="restore", states=_LATER, updated_since_ts=earliest_ts)
+    for operation in _restores(journal, later):
+        for key in _installed(operation):
+            if key in unpaid and unpaid[key].opened_ts <= operation.opened_ts:
+                del unpaid[key]
+    return earliest_ts
 
 
 def _settle(
@@ -129,14 +149,6 @@ def _replayed(journal: Journal, selection: Selection) -> Iterable[OperationState
             raise
         except (JournalError, ReplayDiverged, InvariantViolated) as broken:
             logger.warning("operation %r is unreadable: %s", row.operation_id, text_of(broken))
-
-
-def _replacements(restore: OperationState) -> dict[str, tuple[EnvironmentEpisode, ...]]:
-    """Return the attempts that a restore was to install."""
-    return {
-        instance: tuple(episode.next_attempt() for episode in episodes)
-        for instance, episodes in from_facts(restore.opening["inventory"]).items()
-    }
 
 
 def retired_by(sweep: OperationState) -> Owed:
@@ -203,6 +215,7 @@ class Debts:
         self._interval_s = 0.0
         self._ends_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._paying: asyncio.Task[None] | None = None
 
     def note(self, restore: Scheduler, calls: RestoreCalls) -> None:
@@ -298,8 +311,9 @@ class Debts:
 
     def _pay_later(self) -> None:
         """Try again in the background, one try at a time."""
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._loop is not loop:
+            self._loop = loop
             self._timer = loop.call_later(self._interval_s, self._begin_paying)
 
     def _begin_paying(self) -> None:

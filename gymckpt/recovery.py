@@ -151,8 +151,8 @@ async def recover(
         recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s
     )
     await _pay_owed(recorder, handles, run, SystemClock(), cancel_remote)
-    if not isinstance(journal, Journal) and all(one.outcome != "unconfirmed" for one in found):
-        recorder.close()  # what is unconfirmed goes on in the background, and needs it
+    if all(one.outcome != "unconfirmed" for one in found):  # else it goes on in the background
+        (recorder.let_go if isinstance(journal, Journal) else recorder.close)()
     return found
 
 
@@ -165,7 +165,7 @@ async def recover_all(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     clock: Clock | None = None,
     cancel_reference: Callable[[Any], None] = cancel_remote,
-    but: Iterable[str] = (),
+    but: Callable[[], Iterable[str]] = tuple,
     adopt: Callable[[Scheduler], None] = lambda _: None,
 ) -> tuple[Recovered, ...]:
     """
@@ -181,7 +181,7 @@ async def recover_all(
         owner_timeout_s: How long after its last sign of life a controller counts as gone.
         clock: The clocks; None is the host's.
         cancel_reference: Told of every reference that is no longer waited for.
-        but: Operations that this process drives itself.
+        but: Tells the operations that this process drives itself.
         adopt: Given what drives each operation that was taken over, before it begins.
 
     Raises:
@@ -189,7 +189,7 @@ async def recover_all(
     """
     await recorder.give_up_doubtful()
     rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
-    own = frozenset(but)
+    own = frozenset(but())  # only now: what was begun meanwhile is among the rows
     taken: list[Scheduler | Recovered] = []
     failures: list[JournalUnavailable] = []
     for row in rows:

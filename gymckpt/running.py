@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.operation import OperationState
@@ -26,10 +27,9 @@ from gymckpt.errors import (
     text_of,
 )
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.standins import notes_of, text_of_failure
-from gymckpt.wording import guarded
+from gymckpt.standins import note_on, text_of_failure
 
-__all__ = ["BodyGuard", "Running", "note_on"]
+__all__ = ["BodyGuard", "Running"]
 
 logger = logging.getLogger("gymckpt")
 
@@ -46,6 +46,9 @@ _OUTSIDE_CAUSES = frozenset({"lose_lease", "settle", "discard", "cancel"})
 
 _DONE = "the caller is done"
 """Why an operation ends whose body has ended well, or has itself let the instances go on."""
+
+_INSIDE: ContextVar[Running | None] = ContextVar("inside", default=None)
+"""Whose body runs: in its task, and in those that it has begun."""
 
 
 class Running:
@@ -66,6 +69,8 @@ class Running:
         """The tasks in which a verb waits for the operation and will raise its error."""
         self._cleanup_bound_s = cleanup_bound_s
         self._summary = ""
+        self.ended_inside = False
+        """Whether it was its own body that let the instances go on."""
 
     @property
     def operation(self) -> OperationState:
@@ -139,7 +144,7 @@ class Running:
         Raises:
             CancelledError: A cancellation came while an ordinary error was being cleaned up.
         """
-        self.scheduler.post(trigger, {"reason": _reason(error)})
+        self.scheduler.post(trigger, {"reason": text_of_failure(error)})
         cancelled = await self._cleaned_up(may_leave=isinstance(error, asyncio.CancelledError))
         self._note_unconfirmed(error)
         if isinstance(error, Exception):
@@ -187,6 +192,7 @@ class Running:
         trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
         if trigger is not None:
             self.scheduler.post(trigger, {"reason": _DONE})
+            self.ended_inside = _INSIDE.get() is self
         with self.in_verb():
             await self.end(None, stands=trigger in ("resume", "keep"))
 
@@ -221,7 +227,7 @@ class Running:
         if guard.release(error):
             await self.end(self.error())
         told = self.operation.cause.facts.get("reason") if self.operation.cause else None
-        lost = self.error() if guard.lost and told != _reason(error) else None
+        lost = self.error() if guard.lost and told != text_of_failure(error) else None
         if lost is not None and text_of(lost) != text_of(error):
             note_on(error, f"besides, the operation was given up: {text_of(lost)}")
         await self.give_up("discard" if isinstance(error, Exception) else "cancel", error)
@@ -337,17 +343,6 @@ class Running:
             )
 
 
-def _reason(error: BaseException) -> str:
-    """Return how the journal names an error for which an operation is given up."""
-    return text_of_failure(error)
-
-
-def note_on(error: BaseException, note: str) -> None:
-    """Add a note once; an error of the caller's own that takes no notes is left as it is."""
-    if note not in notes_of(error):
-        guarded(lambda: error.add_note(note), None)
-
-
 class BodyGuard:
     """
     Cancel the body of a context manager when its operation is given up by someone else.
@@ -362,6 +357,8 @@ class BodyGuard:
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0
         self._struck = False
+        self._outer = _INSIDE.get()
+        _INSIDE.set(running)
         running.scheduler.on_moved = self._look
         self._look()
 
@@ -372,7 +369,8 @@ class BodyGuard:
         fault = scheduler.fault or scheduler.interrupt
         if fault is not None or cause is None:
             return fault is not None
-        return cause.trigger in _OUTSIDE_CAUSES and cause.facts.get("reason") != _DONE
+        ended_itself = self._running.ended_inside and cause.facts.get("reason") == _DONE
+        return cause.trigger in _OUTSIDE_CAUSES and not ended_itself
 
     def _look(self) -> None:
         if self._struck or not self.lost or self._task is None:
@@ -394,6 +392,7 @@ class BodyGuard:
             Whether `error` is only the cancellation that this guard sent.
         """
         self._running.scheduler.on_moved = lambda: None
+        _INSIDE.set(self._outer)
         if not self._struck or self._task is None:
             return False
         outside = self._task.uncancel() > self._before

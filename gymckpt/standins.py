@@ -25,6 +25,7 @@ __all__ = [
     "PackedFailure",
     "Portable",
     "RemoteFailure",
+    "note_on",
     "pack",
     "said_by",
     "tame",
@@ -201,3 +202,9 @@ def pack(failure: BaseException) -> PackedFailure:
     """
     pickled: bytes = guarded(lambda: _cloudpickle.dumps(failure), b"")
     return PackedFailure(pickled, _stand_in(failure))
+
+
+def note_on(error: BaseException, note: str) -> None:
+    """Add a note once; an error of the caller's own that takes no notes is left as it is."""
+    if note not in notes_of(error):
+        guarded(lambda: error.add_note(note), None)

@@ -20,7 +20,6 @@ gc.set_threshold(200_000)  # else it looks at every imported module again and ag
 atexit.register(gc.freeze)  # and once more at the very end
 
 import importlib  # noqa: E402
-import sys  # noqa: E402
 from collections.abc import Iterator, Mapping  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -85,7 +84,7 @@ class _Group(TyperGroup):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()
+                print(end="", flush=True)  # where there is an output at all
         except BrokenPipeError:
             raise typer.Exit(let_go()) from None
 

@@ -7,6 +7,7 @@ recorded all the same, nobody would ever end it while its controller lives.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -41,7 +42,8 @@ class Doubtful:
         try:
             yield
         except BaseException as error:
-            kept = operation if isinstance(error, JournalOutcomeUnknown) else before
+            unknown = isinstance(error, JournalOutcomeUnknown | asyncio.CancelledError)
+            kept = operation if unknown else before
             if kept is not None:
                 self._kept[key] = kept
             raise

@@ -165,6 +165,8 @@ class Driver:
             self._waiters.clear()
             self._asks.forget_all()
             self._timers.go_on()
+            if not (self.stopped or self.operation.settled):
+                self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
             self._begin_drain()
         self._loop = loop
 

@@ -139,10 +139,13 @@ def as_then(handles: Mapping[str, Any], opening: Mapping[str, Any]) -> dict[str,
         The same, but for instances whose actor was replaced: each call to them fails as one to a
         dead actor does.
     """
+    here = {_actor_of(handle): handle for handle in handles.values()}
+    then: Mapping[str, str] = opening.get(_ACTORS, {})
+    moved = {instance: here[actor] for instance, actor in then.items() if actor in here}
     return {
         instance: _Replaced() if is_replaced(opening, instance, handle) else handle
         for instance, handle in handles.items()
-    }
+    } | moved
 
 
 _ACTORS = "actors"
@@ -151,8 +154,9 @@ _ACTORS = "actors"
 
 def _actor_of(handle: object) -> str | None:
     """Return which Ray actor a handle is of; Ray never gives an id to two of them."""
-    actor_id: Any = getattr(handle, "_actor_id", None)
-    return None if actor_id is None else str(actor_id.hex())
+    told: Any = getattr(getattr(handle, "_actor_id", None), "hex", None)
+    actor_id: object = told() if callable(told) else None
+    return actor_id if isinstance(actor_id, str) else None
 
 
 class ActorReplaced(RuntimeError):

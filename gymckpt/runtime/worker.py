@@ -323,6 +323,11 @@ class Recorder:
             "may hang, and what it was asked to store may still be stored"
         )
 
+    def let_go(self) -> None:
+        """Leave the journal open, which is somebody else's, and let the threads end."""
+        self._reader.stop()
+        self._worker.stop()
+
     def close(self) -> None:
         """Close the journal after what was submitted, and let the threads end."""
         if self.journal.blocks:

@@ -289,3 +289,12 @@ def test_a_reader_that_went_away_is_no_problem_that_was_found(arguments: str) ->
     """`… | head` ends a command quietly, with the code that a shell gives for it."""
     script = "from gymckpt.cli import app; app()"
     assert unread("-c", script, *arguments.split()) == (UNREAD, b"")
+
+
+def test_a_command_without_an_output() -> None:
+    """A wrong command line is one also where the standard output is closed."""
+    script = "import sys; sys.stdout = None; from gymckpt.cli import app; app()"
+    command = [sys.executable, "-c", script, "no-command"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr

@@ -18,7 +18,7 @@ from gymckpt.coordinator import (
     GymCheckpointPrepareSummary,
     is_transient_gym_checkpoint_failure,
 )
-from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.errors import GymCheckpointUnavailable, OperationDiscarded
 from gymckpt.journal import Journal
 from tests.fakes import HANG, ActorDiedError, Apply, Immediate
 from tests.faults.conftest import NewWorld
@@ -280,6 +280,23 @@ async def test_resume_in_the_body(new_world: NewWorld, commits: bool, by: str, t
         assert told is None
     assert all(actor.calls[-1].op == "resume" for actor in world.actors)
     assert world.operation("early").state == ("resumed" if commits else "discarded")
+
+
+async def test_resume_by_somebody_else(new_world: NewWorld) -> None:
+    """A body is told that its instances go on where another task has let them."""
+    world = new_world(2, **SHORT)
+    inside = asyncio.Event()
+
+    async def body() -> None:
+        async with world.coordinator.prepared("one"):
+            inside.set()
+            await asyncio.sleep(30.0)
+
+    working = asyncio.create_task(body())
+    await inside.wait()
+    await world.coordinator.resume("one")
+    with pytest.raises(OperationDiscarded, match="the caller is done"):
+        await working
 
 
 async def test_lost_lease_and_failing_body(new_world: NewWorld) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gymckpt.errors import GymCheckpointUnavailable
+from gymckpt.core.settings import RetryPolicy
+from gymckpt.errors import GymCheckpointUnavailable, OperationOpen
+from gymckpt.journal import open_journal
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.virtual import virtual_loop
 from tests.fakes import HANG
 from tests.faults.virtual import EPOCH_TS, simulate
-from tests.faults.world import World
+from tests.faults.world import World, until
 
-SETTINGS = {"control_timeout_s": 30.0, "prepare_timeout_s": 300.0}
+SETTINGS: dict[str, Any] = {"control_timeout_s": 30.0, "prepare_timeout_s": 300.0}
 
 
 class OneAfterAnother(Clock):
@@ -102,3 +107,97 @@ def test_two_loops_at_once(tmp_path: Path) -> None:
         simulate(elsewhere)
         first.run_until_complete(world.coordinator.resume("parked"))
         first.run_until_complete(world.examine())
+
+
+def test_what_was_being_given_up_as_a_loop_ended(tmp_path: Path) -> None:
+    """L2: an operation that its loop left before it was released is none that is open for ever."""
+    clock = OneAfterAnother()
+    retry = {"resume": RetryPolicy(attempts=2, pause_s=5.0)}
+    world = World(2, clock=clock, root=tmp_path, retry=retry, **SETTINGS)
+    world.actors[1].scripts["resume"].append(GymCheckpointUnavailable("503"))
+
+    async def first() -> None:
+        async def body() -> None:
+            async with world.coordinator.prepared("one"):
+                await asyncio.sleep(1e6)
+
+        working = asyncio.ensure_future(body())
+        await asyncio.sleep(0.3)
+        for _ in range(2):
+            working.cancel()
+            await asyncio.sleep(0.1)
+        assert working.cancelled()
+        assert world.operation("one").state == "discarding"
+        clock.past_s = clock.monotonic_s() + 1.0
+
+    async def second() -> None:
+        with pytest.raises(OperationOpen):
+            await world.coordinator.prepare("two")
+        await asyncio.sleep(100.0)
+        await world.operate("checkpoint", "three")
+        assert world.operation("one").state == "discarded"
+        await world.examine()
+
+    simulate(first)
+    simulate(second)
+
+
+def test_signs_of_life_in_the_next_loop(tmp_path: Path) -> None:
+    """S7: a loop that ends in the middle of a sign of life does not make the next one silent."""
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        world = World(1, journal=journal, owner_timeout_s=0.6, control_timeout_s=60.0)
+        beats, gives, under_way = [0], journal.heartbeat, threading.Event()
+
+        def slow(*given: Any, **named: Any) -> Any:
+            under_way.set()
+            time.sleep(0.2)
+            return gives(*given, **named)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            beats[0] += 1
+            return gives(*given, **named)
+
+        async def first() -> None:
+            await world.coordinator.prepare("parked")
+            await asyncio.to_thread(under_way.wait, 10.0)
+
+        async def second() -> None:
+            await world.coordinator.renew("parked")
+            await until(lambda: beats[0] >= 3)
+            await world.coordinator.resume("parked")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(journal, "heartbeat", slow)
+            asyncio.run(first())
+            patch.setattr(journal, "heartbeat", counted)
+            asyncio.run(second())
+
+
+def test_what_is_owed_is_paid_in_the_next_loop(tmp_path: Path) -> None:
+    """S5: a retire that fails in a second loop is tried again there without another operation."""
+    clock = OneAfterAnother()
+    world = World(2, clock=clock, root=tmp_path, fenced=True, **SETTINGS)
+
+    async def owing(wire_id: str) -> None:
+        world.actors[0].scripts["retire"].append(ConnectionError("reset"))
+        with pytest.raises(ZeroDivisionError):
+            async with world.coordinator.restored(wire_id, world.root(), world.manifest()):
+                raise ZeroDivisionError
+        assert world.actors[0].running
+
+    async def first() -> None:
+        await owing("one")
+        clock.past_s = clock.monotonic_s() + 1.0
+
+    async def second() -> None:
+        async with world.coordinator.prepared("between"):
+            assert not world.actors[0].running
+        for actor in world.actors:
+            actor.retired.clear()  # a new one is in its place
+        await owing("two")
+        await asyncio.sleep(100.0)
+        assert not world.actors[0].running
+        await world.examine()
+
+    simulate(first)
+    simulate(second)

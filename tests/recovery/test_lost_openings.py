@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay
-from gymckpt.errors import JournalOutcomeUnknown, JournalUnavailable
-from gymckpt.journal import MemoryJournal, Opening
-from tests.faults.world import World
+from gymckpt.errors import (
+    JournalError,
+    JournalOutcomeUnknown,
+    JournalUnavailable,
+    TransitionRefused,
+)
+from gymckpt.journal import MemoryJournal, Opening, open_journal
+from gymckpt.moves import By, discard
+from gymckpt.recovery import recover
+from tests.faults.world import World, until
 
 
 class Losing(MemoryJournal):
@@ -110,3 +120,80 @@ async def test_an_opening_that_another_has_settled() -> None:
     await world.coordinator.prepare("next")
     assert world.journal.read(world.run, "lost") == settled
     await world.coordinator.resume("next")
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_recovery_beside_an_opening(turns: int, force: bool, tmp_path: Path) -> None:
+    """S7: what a coordinator begins while it recovers is its own, whenever that comes."""
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        world = World(2, journal=journal)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(journal, "open_operation", _lost(journal.open_operation))
+            with pytest.raises(JournalOutcomeUnknown):
+                await world.coordinator.prepare("lost")
+        recovering = asyncio.ensure_future(world.coordinator.recover(force=force))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await world.coordinator.prepare("begun")
+        assert await recovering == ()
+        await world.coordinator.resume("begun")
+        assert world.operation("begun").epoch == 1
+        assert unfinished(world) == []
+        await world.examine()
+
+
+def _lost(opens: Callable[..., None]) -> Callable[..., None]:
+    def lost(*given: Any, **named: Any) -> None:
+        opens(*given, **named)
+        raise JournalOutcomeUnknown("the answer to the commit was lost")
+
+    return lost
+
+
+def test_an_opening_that_a_loop_leaves_behind(tmp_path: Path) -> None:
+    """L2: what was being opened as an event loop ended is given up with the next operation."""
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        world = World(2, journal=journal)
+        opens, go_on = journal.open_operation, threading.Event()
+
+        def slow(*given: Any, **named: Any) -> None:
+            assert go_on.wait(10.0)
+            opens(*given, **named)
+
+        async def first() -> None:
+            opening = asyncio.ensure_future(world.coordinator.prepare("one"))
+            await asyncio.sleep(0.02)
+            for _ in range(2):
+                opening.cancel()
+                await asyncio.sleep(0.01)
+            assert opening.cancelled()
+
+        async def second() -> None:
+            async with world.coordinator.prepared("two"):
+                pass
+            assert unfinished(world) == []
+            assert world.operation("one").state == "discarded"
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(journal, "open_operation", slow)
+            threading.Timer(0.2, go_on.set).start()
+            asyncio.run(first())
+        asyncio.run(second())
+
+
+async def test_no_thread_is_left_of_what_has_ended(tmp_path: Path) -> None:
+    """Recoveries and moves through a journal of the caller's own leave nothing of theirs behind."""
+    with open_journal(tmp_path / "journal.sqlite3") as journal:
+        world = World(1, journal=journal)
+        await world.coordinator.prepare("mine")
+        await world.coordinator.resume("mine")
+        before = set(threading.enumerate())
+        by = By(operator="ana@ops", reason="says the test")
+        for _ in range(3):
+            await recover(journal, world.shards.checkpoint_handles, run=world.run)
+            with pytest.raises(TransitionRefused):
+                await discard(journal, world.run, "mine", by=by)
+            with pytest.raises(JournalError):
+                await discard(journal, world.run, "unknown", by=by)
+        await until(lambda: set(threading.enumerate()) <= before)

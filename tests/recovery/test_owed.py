@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymckpt.owed import owed_in
 from gymckpt.recovery import recover
 from tests.fakes import Late
 from tests.faults.virtual import LoopClock, simulate
@@ -315,3 +316,78 @@ def test_the_same_actors_are_told(tmp_path: Path) -> None:
         assert not any(actor.running for actor in world.actors)
 
     simulate(main)
+
+
+@pytest.mark.parametrize("handles", ["exchanged", "moved up"])
+def test_an_actor_under_another_id_is_told(handles: str, tmp_path: Path) -> None:
+    """S3: an actor that lives is reopened, whichever replica of the shard it has become."""
+
+    async def main() -> None:
+        world = as_actors(World(2, root=tmp_path, fenced=True, clock=LoopClock()))
+        await world.coordinator.prepare(WIRE_ID)
+        first, second = world.actors
+        here = {world.ids[0]: second}
+        if handles == "exchanged":
+            here[world.ids[1]] = first
+        [found] = await recover(world.journal, here, run=world.run, force=True)
+        assert (found.outcome, found.state) == ("settled", "discarded")
+        assert second.holder is None
+        assert first.holder == (None if handles == "exchanged" else WIRE_ID)
+        world.fenced_off.add(WIRE_ID)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_nothing_is_owed_of_what_an_open_restore_has_installed(own: bool, tmp_path: Path) -> None:
+    """A recovery beside a restore's body stops none of its attempts, then or later."""
+
+    async def main() -> None:
+        owing = Owing(tmp_path)
+        await owing.begin()
+        world = renewed(owing.world)
+        async with world.coordinator.restored("op-2", world.root(), world.manifest()):
+            if own:
+                await world.coordinator.recover()
+            else:
+                await recover(world.journal, world.shards.checkpoint_handles, run=world.run)
+        await asyncio.sleep(700.0)
+        assert [len(actor.running) for actor in world.actors] == [1, 1]
+        assert not any(actor.of("retire") for actor in world.actors)
+
+    simulate(main)
+
+
+def test_restores_that_owe_nothing_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many restores stand, what is owed costs nothing where none was discarded."""
+
+    async def main() -> None:
+        world = World(2, root=tmp_path, clock=LoopClock())
+        await restored(world)
+        await restored(world, "op-2")
+        monkeypatch.setattr(world.journal, "read", None)
+        now_ts = LoopClock().wall_ts()
+        handles = world.shards.checkpoint_handles
+        assert owed_in(world.journal, world.run, handles, now_ts) == ({}, None)
+        monkeypatch.undo()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("actor_id", ["abc", 5, uuid.UUID(int=7), object()])
+async def test_an_id_that_is_not_rays_means_nothing(actor_id: object) -> None:
+    """A handle is anything with the methods, whatever else it has."""
+    world = World(1)
+    world.actors[0]._actor_id = actor_id  # type: ignore[attr-defined]
+    await world.coordinator.prepare(WIRE_ID)
+    assert "actors" not in world.operation(WIRE_ID).opening
+    await world.coordinator.resume(WIRE_ID)
+
+
+async def test_a_sweep_names_only_its_own_actors() -> None:
+    """What is told to one instance takes no room for the others in the journal."""
+    world = as_actors(World(3))
+    await world.coordinator.forget("forget", {world.ids[1]: (episode("r1.0"),)})
+    assert list(world.operation("forget").opening["actors"]) == [world.ids[1]]

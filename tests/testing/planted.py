@@ -236,8 +236,9 @@ def recovery_forgets_an_operation(patch: pytest.MonkeyPatch) -> None:
 
     async def short(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
         rows = recorder.journal.operations(kwargs["run"], unfinished=True)
-        but = [*kwargs.pop("but", ()), *(row.operation_id for row in rows[-1:])]
-        return await recover_all(recorder, *args, but=but, **kwargs)
+        own = kwargs.pop("but", tuple)
+        left_out = [row.operation_id for row in rows[-1:]]
+        return await recover_all(recorder, *args, but=lambda: [*own(), *left_out], **kwargs)
 
     patch.setattr(operations, "recover_all", short)
 
