@@ -136,8 +136,8 @@ def as_then(handles: Mapping[str, Any], opening: Mapping[str, Any]) -> dict[str,
         opening: The facts of its opening entry.
 
     Returns:
-        The same, but for instances whose actor was replaced: each call to them fails as one to a
-        dead actor does.
+        The handle of each actor that took part, under whatever instance id it stands now. Each call
+        to one in whose place another stands fails as one to a dead actor does.
     """
     here = {_actor_of(handle): handle for handle in handles.values()}
     then: Mapping[str, str] = opening.get(_ACTORS, {})
