@@ -10,9 +10,8 @@ handle are not asked: that is recorded, and the next recovery with their handles
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 import attrs
 
@@ -123,11 +122,11 @@ async def discard(
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    mover = _Mover(journal, handles, force=force, clock=clock)
-    found = await mover.find(run, operation_id)
-    _require_taken(found.past.operation, "discard")
-    facts = {"reason": by.reason, "operator": by.operator}
-    return await mover.make("discard", found, "discard", facts)
+    with _Mover(journal, handles, force=force, clock=clock) as mover:
+        found = await mover.find(run, operation_id)
+        _require_taken(found.past.operation, "discard")
+        facts = {"reason": by.reason, "operator": by.operator}
+        return await mover.make("discard", found, "discard", facts)
 
 
 async def sweep(
@@ -161,16 +160,16 @@ async def sweep(
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    mover = _Mover(journal, handles, force=force, clock=clock)
-    found = await mover.find(run, operation_id)
-    operation = found.past.operation
-    if not operation.cleaning:
-        raise TransitionRefused(
-            f"{_named(operation)} is {operation.state!r}, in which nothing is being reopened; "
-            "discard it, which reopens everything"
-        )
-    facts = {"operator": by.operator, "why": by.reason}
-    return await mover.make("sweep", found, "settle", facts)
+    with _Mover(journal, handles, force=force, clock=clock) as mover:
+        found = await mover.find(run, operation_id)
+        operation = found.past.operation
+        if not operation.cleaning:
+            raise TransitionRefused(
+                f"{_named(operation)} is {operation.state!r}, in which nothing is being reopened; "
+                "discard it, which reopens everything"
+            )
+        facts = {"operator": by.operator, "why": by.reason}
+        return await mover.make("sweep", found, "settle", facts)
 
 
 async def mark_gone(
@@ -210,21 +209,21 @@ async def mark_gone(
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    mover = _Mover(journal, handles, force=force, clock=clock)
-    found = await mover.find(run, operation_id)
-    operation = found.past.operation
-    if instance not in operation.instances:
-        hint = did_you_mean(instance, operation.instances)
-        raise ValueError(f"{_named(operation)} has no instance {instance!r:.150}{hint}")
-    call = operation.phase_call
-    if operation.cleaning and call is not None:
-        stands = operation.call_state(call, instance).state
-        if stands not in (*_WAITING, "idle"):
-            raise TransitionRefused(
-                f"{instance} is not waited for in {_named(operation)}: {call} is {stands!r}"
-            )
-    facts = {"operator": by.operator, "why": by.reason}
-    return await mover.make("mark-gone", found, "settle", facts, gone=instance)
+    with _Mover(journal, handles, force=force, clock=clock) as mover:
+        found = await mover.find(run, operation_id)
+        operation = found.past.operation
+        if instance not in operation.instances:
+            hint = did_you_mean(instance, operation.instances)
+            raise ValueError(f"{_named(operation)} has no instance {instance!r:.150}{hint}")
+        call = operation.phase_call
+        if operation.cleaning and call is not None:
+            stands = operation.call_state(call, instance).state
+            if stands not in (*_WAITING, "idle"):
+                raise TransitionRefused(
+                    f"{instance} is not waited for in {_named(operation)}: {call} is {stands!r}"
+                )
+        facts = {"operator": by.operator, "why": by.reason}
+        return await mover.make("mark-gone", found, "settle", facts, gone=instance)
 
 
 # --- checking -----------------------------------------------------------------------------------
@@ -278,29 +277,28 @@ class _Mover:
         self._handles = handles or {}
         self._stale_s = None if force else OWNER_TIMEOUT_S
         self._clock = clock or SystemClock()
+        self._driving: Scheduler | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Let the threads end where nothing goes on in the background."""
+        if self._driving is None or self._driving.ended:
+            self._recorder.let_go()
 
     async def find(self, run: str, operation_id: str) -> _Found:
         """Return an unfinished operation, or refuse; nothing is changed."""
-        with self._let_go_on_error():
-            journal = self._recorder.journal
-            row = await self._recorder.run(lambda: journal.operation(run, operation_id))
-            if row is None:
-                raise unknown_operation(run, operation_id)
-            past = await past_of(self._recorder, run, operation_id)
-            if past.operation.settled:
-                raise TransitionRefused(
-                    f"{_named(past.operation)} has ended in {past.operation.state!r}"
-                )
-            return _Found(row, past)
-
-    @contextlib.contextmanager
-    def _let_go_on_error(self) -> Iterator[None]:
-        """Let the threads end where nothing goes on in the background."""
-        try:
-            yield
-        except BaseException:
-            self._recorder.let_go()
-            raise
+        journal = self._recorder.journal
+        row = await self._recorder.run(lambda: journal.operation(run, operation_id))
+        if row is None:
+            raise unknown_operation(run, operation_id)
+        past = await past_of(self._recorder, run, operation_id)
+        if past.operation.settled:
+            raise TransitionRefused(
+                f"{_named(past.operation)} has ended in {past.operation.state!r}"
+            )
+        return _Found(row, past)
 
     async def make(
         self,
@@ -311,16 +309,16 @@ class _Mover:
         gone: str | None = None,
     ) -> Moved:
         row = found.row
-        with self._let_go_on_error():
-            scheduler, epoch = await claimed(
-                row,
-                self._recorder,
-                self._handles,
-                stale_s=self._stale_s,
-                clock=self._clock,
-                cancel_reference=cancel_remote,
-                known=found.past,
-            )
+        scheduler, epoch = await claimed(
+            row,
+            self._recorder,
+            self._handles,
+            stale_s=self._stale_s,
+            clock=self._clock,
+            cancel_reference=cancel_remote,
+            known=found.past,
+        )
+        self._driving = scheduler
         declared = asyncio.Event()
         if gone is not None:
             _watch_gone(scheduler, gone, facts, declared)
@@ -332,8 +330,6 @@ class _Mover:
         if scheduler.fault is not None:
             raise scheduler.fault
         operation = scheduler.operation
-        if scheduler.ended:
-            self._recorder.let_go()
         unconfirmed = tuple(name for name, _ in operation.in_state(RESUME, *_WAITING))
         return Moved(
             run=row.run,

@@ -343,7 +343,7 @@ class Operations:
     def require_none_open(self, wanted: str) -> None:
         """Raise OperationOpen where a checkpoint or restore is open, or is being opened."""
         if self.open is not None:
-            self.open.scheduler.sweep()  # goes on where its loop is closed
+            self.open.scheduler.follow_loop()  # else one that a closed loop has left stays open
             raise OperationOpen(wanted, self.open.wire_id, self.open.operation.state)
         if self._opening is not None:
             raise OperationOpen(wanted, self._opening, "opening")

@@ -293,6 +293,8 @@ class Debts:
             await self._retire(owed)
         except Exception as error:  # nobody waits for it who could be told
             logger.warning("restored attempts are still to be retired: %s", text_of(error))
+        if self._owed:
+            self._pay_later()
 
     def settle(self, paid: Owed) -> None:
         """

@@ -134,7 +134,7 @@ class Driver:
     def _put(
         self, event: Event, accepted: asyncio.Future[Ignored | Refused | None] | None = None
     ) -> None:
-        self._follow_loop()
+        self.follow_loop()
         queued = Arrival(event, accepted)
         if self.stopped:
             answer([(queued, self._stopped_by)])
@@ -142,7 +142,7 @@ class Driver:
         self._queue.append(queued)
         self._begin_drain()
 
-    def _follow_loop(self) -> None:
+    def follow_loop(self) -> None:
         """
         Go on in the running loop where the one before is closed, as after an `asyncio.run`.
 
@@ -355,7 +355,7 @@ class Driver:
     # --- telling whoever waits ------------------------------------------------------------------
 
     def _waiter(self) -> asyncio.Future[None]:
-        self._follow_loop()
+        self.follow_loop()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         waiter.add_done_callback(lambda done: self._waiters.pop(done, None))

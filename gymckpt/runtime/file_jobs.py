@@ -17,7 +17,7 @@ from gymckpt.runtime.worker import run_detached
 __all__ = ["FileJobs"]
 
 DOUBLINGS_MAX = 16
-"""How often the pause before the next withdrawal is doubled: half a month for one of 30 s."""
+"""How often the pause before the next withdrawal is doubled: three weeks for one of 30 s."""
 
 
 class FileJobs:

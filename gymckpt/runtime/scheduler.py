@@ -42,7 +42,7 @@ class Scheduler(Driver):
             OperationIdUsed: The id was used before.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        self._follow_loop()
+        self.follow_loop()
         await self._ledger.open(self.operation, entries)
         self._spans.follow(self.operation)
         self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
@@ -140,7 +140,7 @@ class Scheduler(Driver):
         Returns:
             Whether every instance has answered; else the operation was given up.
         """
-        self._follow_loop()
+        self.follow_loop()
         self._timers.stop("renew")
         self._put(TimerFired(moment=self._now(), timer="renew"))
         asked = False
@@ -187,7 +187,7 @@ class Scheduler(Driver):
 
         A withdrawal that hangs is being tried, and waits for its file system or for its interval.
         """
-        self._follow_loop()
+        self.follow_loop()
         if not self.released or self.stopped:
             return
         self._timers.stop("record")

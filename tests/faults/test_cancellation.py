@@ -333,9 +333,11 @@ class _Slow(TroubledJournal):
 
     def __init__(self) -> None:
         super().__init__(blocks=True)
+        self.under_way = threading.Event()
         self.go_on = threading.Event()
 
     def _insert(self, operation: Any, rows: Any) -> None:
+        self.under_way.set()
         assert self.go_on.wait(10.0)
         super()._insert(operation, rows)
 
@@ -346,7 +348,7 @@ async def test_cancelled_while_the_opening_is_recorded(new_world: NewWorld, canc
     journal = _Slow()
     world = new_world(1, journal=journal)
     task = asyncio.ensure_future(world.coordinator.prepare("slow"))
-    await asyncio.sleep(0.02)
+    await until(journal.under_way.is_set)
     for _ in range(cancels):
         task.cancel()
         await asyncio.sleep(0.01)

@@ -201,3 +201,26 @@ def test_what_is_owed_is_paid_in_the_next_loop(tmp_path: Path) -> None:
 
     simulate(first)
     simulate(second)
+
+
+def test_what_an_earlier_loop_owes_is_paid_by_itself(tmp_path: Path) -> None:
+    """S5: where the next operation cannot pay it either, it is tried again in that loop."""
+    clock = OneAfterAnother()
+    world = World(1, clock=clock, root=tmp_path, fenced=True, **SETTINGS)
+    world.actors[0].scripts["retire"] += [ConnectionError("reset")] * 2
+
+    async def first() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with world.coordinator.restored("one", world.root(), world.manifest()):
+                raise ZeroDivisionError
+        clock.past_s = clock.monotonic_s() + 1.0
+
+    async def second() -> None:
+        async with world.coordinator.prepared("between"):
+            assert world.actors[0].running
+        await asyncio.sleep(100.0)
+        assert not world.actors[0].running
+        await world.examine()
+
+    simulate(first)
+    simulate(second)

@@ -19,7 +19,7 @@ from gymckpt.errors import (
     TransitionRefused,
 )
 from gymckpt.journal import MemoryJournal, Opening, open_journal
-from gymckpt.moves import By, discard
+from gymckpt.moves import By, discard, sweep
 from gymckpt.recovery import recover
 from tests.faults.world import World, until
 
@@ -155,15 +155,16 @@ def test_an_opening_that_a_loop_leaves_behind(tmp_path: Path) -> None:
     """L2: what was being opened as an event loop ended is given up with the next operation."""
     with open_journal(tmp_path / "journal.sqlite3") as journal:
         world = World(2, journal=journal)
-        opens, go_on = journal.open_operation, threading.Event()
+        opens, under_way, go_on = journal.open_operation, threading.Event(), threading.Event()
 
         def slow(*given: Any, **named: Any) -> None:
+            under_way.set()
             assert go_on.wait(10.0)
             opens(*given, **named)
 
         async def first() -> None:
             opening = asyncio.ensure_future(world.coordinator.prepare("one"))
-            await asyncio.sleep(0.02)
+            await until(under_way.is_set)
             for _ in range(2):
                 opening.cancel()
                 await asyncio.sleep(0.01)
@@ -177,8 +178,8 @@ def test_an_opening_that_a_loop_leaves_behind(tmp_path: Path) -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(journal, "open_operation", slow)
-            threading.Timer(0.2, go_on.set).start()
             asyncio.run(first())
+            go_on.set()
         asyncio.run(second())
 
 
@@ -190,6 +191,10 @@ async def test_no_thread_is_left_of_what_has_ended(tmp_path: Path) -> None:
         await world.coordinator.resume("mine")
         before = set(threading.enumerate())
         by = By(operator="ana@ops", reason="says the test")
+        async with world.committed("kept", tmp_path / "kept"):
+            for _ in range(3):
+                with pytest.raises(TransitionRefused, match="nothing is being reopened"):
+                    await sweep(journal, world.run, "kept", by=by)
         for _ in range(3):
             await recover(journal, world.shards.checkpoint_handles, run=world.run)
             with pytest.raises(TransitionRefused):
