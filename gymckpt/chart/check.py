@@ -118,9 +118,10 @@ def _check_names(chart: Chart) -> Iterator[str]:
     named = [("name", chart.name)]
     named += [(path_to(table, name), name) for table, names in tables.items() for name in names]
     named += [
-        (path_to("states", state.name, "call"), state.call)
+        (path_to("states", state.name, key), call)
         for state in chart.states.values()
-        if state.call is not None and state.call != AT_OPENING
+        for key, call in (("call", state.call), ("also", state.also))
+        if call is not None and call != AT_OPENING
     ]
     for path, name in named:
         if not NAME.fullmatch(name):
@@ -256,7 +257,7 @@ def _check_ends(chart: Chart) -> Iterator[str]:
 def _check_scope(chart: Chart) -> Iterator[str]:
     """Only an operation sends calls and touches files, and not when it has ended."""
     for state in chart.states.values():
-        doing = [key for key in ("call", "budget", "effect", "when") if getattr(state, key)]
+        doing = [key for key in ("call", "also", "budget", "effect", "when") if getattr(state, key)]
         doing += [key for key in ("renews", "reopens") if getattr(state, key)]
         for key in doing:
             path = path_to("states", state.name, key)
@@ -274,11 +275,13 @@ def _check_waiting(chart: Chart) -> Iterator[str]:
 
 
 def _waiting_problems(state: State) -> Iterator[str]:
-    does = state.call or state.effect
+    does = state.call or state.also or state.effect
     if does and state.budget is None:
         yield f': waits for {does!r} without a bound; add budget = "prepare" or "control"'
     if not does and state.budget is not None:
         yield ".budget: bounds nothing, the state has neither a call nor an effect"
+    if state.also is not None and state.also == state.call:
+        yield f".also: {state.also!r} is the state's call already; remove one of the two"
     for trigger in FILE_ENDS[state.effect] if state.effect else ():
         if trigger not in state.on:
             yield f".effect: {state.effect!r} may end with {trigger!r}, which has no edge here"
@@ -310,9 +313,13 @@ def _check_conditions(chart: Chart) -> Iterator[str]:
 
 
 def _condition_problems(state: State) -> Iterator[str]:
+    if state.also is not None and "all_settled" not in state.when:
+        yield f"nothing ends the wait for {state.also!r}; add all_settled"
     if state.call is None:
         for condition in state.when:
-            if condition in (*GOOD_ENDS, *BAD_ENDS):
+            if condition in (*GOOD_ENDS, *BAD_ENDS) and not (
+                state.also and condition == "all_settled"
+            ):
                 yield f"{condition!r} is about calls, but the state makes none"
         return
     if not any(condition in state.when for condition in GOOD_ENDS):

@@ -81,8 +81,12 @@ class State:
     call: str | None = None
     """The call that entering the state sends to every instance; `@opening` means that the
     operation names it when it is opened."""
+    also: str | None = None
+    """A call that is sent besides, to the instances that have not confirmed it: while no other
+    checkpoint or restore is open, and again and again until its lease horizon; `@opening` as for
+    `call`."""
     budget: Budget | None = None
-    """Which of the two timeouts bounds the state's call or effect."""
+    """Which of the two timeouts bounds the state's calls or effect."""
     effect: FileEffect | None = None
     """What entering the state does to the outer manifest."""
     renews: bool = False

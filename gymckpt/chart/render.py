@@ -147,6 +147,7 @@ def _state_to_json(state: State) -> dict[str, Any]:
         "means": state.means,
         "final": state.final,
         "call": state.call,
+        "also": state.also,
         "budget": state.budget,
         "effect": state.effect,
         "renews": state.renews,
@@ -191,6 +192,9 @@ def _calls(state: State) -> str:
     doing: list[str] = [state.effect] if state.effect else []
     if state.call:
         doing.append("named at opening" if state.call == AT_OPENING else state.call)
+    if state.also:
+        also = "the call named at opening" if state.also == AT_OPENING else state.also
+        doing.append(f"also {also} where it is unconfirmed")
     if state.renews:
         doing.append("renew rounds")
     return ", ".join(doing)

@@ -28,9 +28,12 @@ from gymckpt.core.operation import (
 from gymckpt.core.settings import RENEW, RESUME
 
 __all__ = [
+    "ALSO",
     "Work",
     "abandon",
     "ask",
+    "ask_all",
+    "ask_besides",
     "begin_renewals",
     "expire_due",
     "retry",
@@ -94,9 +97,77 @@ def ask(
         facts = {**(first or {}), "deadline_ts": deadline_ts}
         first = None
         work.move_call(call, instance, trigger, facts, ask=asked)
-        work.effects.append(SendCall(instance, call, asked, deadline_ts))
+        besides = call == work.operation.also_call
+        left = work.operation.to_retire(instance) if besides else None
+        work.effects.append(SendCall(instance, call, asked, deadline_ts, left))
     grace_s = work.operation.settings.reply_grace_s
     work.effects.append(StartTimer(f"budget.{call}", remaining_s + grace_s))
+
+
+def ask_all(work: Work, call: str) -> None:
+    """Ask every instance that can still answer, whatever earlier asks of the call came to."""
+    found = {name: work.operation.call_state(call, name).state for name in work.operation.instances}
+    ask(work, call, (name for name in found if found[name] in ("idle", "answered")), "ask")
+    ask(work, call, (name for name in found if found[name] in ("failed", "unanswered")), "retry")
+
+
+def ask_besides(work: Work, _call: str = "") -> None:
+    """
+    Send what the state sends besides to whoever has not confirmed it, or let it rest (DESIGN, 5).
+
+    An instance is asked once it is open again, and not before its ask before has been answered or
+    can no longer be on its way. Past the lease horizon each is asked once more and then rests.
+    """
+    operation = work.operation
+    call = operation.also_call
+    if call is None:
+        return
+    waiting_s: list[float] = []
+    due: list[str] = []
+    for instance in tuple(timing.unconfirmed_also(operation)):
+        found = operation.call_state(call, instance)
+        left_s = timing.free_at_s(operation, call, instance) - work.now.at_s
+        if not _is_open(operation, instance):
+            continue  # the timer starts anew when it has confirmed its resume
+        if left_s > timing.RESOLUTION_S:
+            waiting_s.append(left_s)
+        elif operation.lease_horizon_at_s <= work.now.at_s and _was_asked_here(operation, found):
+            work.move_call(call, instance, "lapse", {})
+        else:
+            due.append(instance)
+    asked = operation.calls_for(call).by_instance
+    ask(work, call, [name for name in due if name not in asked], "ask")
+    ask(work, call, [name for name in due if name in asked], "retry")
+    if waiting_s or due:
+        pause_s = min(waiting_s, default=operation.settings.sweep_interval_s)
+        work.effects.append(StartTimer(ALSO, pause_s))
+
+
+ALSO = "also"
+"""The timer of what a state sends besides."""
+
+
+def _is_open(operation: OperationState, instance: str) -> bool:
+    """Whether an instance has confirmed its resume, if the state sends one, or must have lapsed."""
+    reopening = operation.phase_call == RESUME
+    return not reopening or operation.call_state(RESUME, instance).state in ("answered", "lapsed")
+
+
+def _was_asked_here(operation: OperationState, found: CallState) -> bool:
+    """Whether the latest ask of what is sent besides was made in the present state."""
+    budget_s = timing.budget_s(operation, str(operation.also_call))
+    return found.deadline_at_s > operation.entered_at_s + budget_s + timing.RESOLUTION_S
+
+
+def _after_reopening(work: Work, instance: str, facts: JsonFacts) -> None:
+    """An instance has reopened or is dead: go on with what is sent besides, or leave it out."""
+    call = work.operation.also_call
+    if call is None or not timing.is_unconfirmed_also(work.operation, call, instance):
+        return
+    if work.operation.call_state(RESUME, instance).state == "gone":
+        work.move_call(call, instance, "die", {"failure": facts["failure"]})
+    else:
+        work.effects += [StopTimer(ALSO), StartTimer(ALSO, 0.0)]
 
 
 def take_reply(work: Work, reply: Replied) -> None:
@@ -109,8 +180,11 @@ def take_reply(work: Work, reply: Replied) -> None:
     else:
         facts = dict(reply.facts) | ({"failure": attrs.asdict(failure)} if failure else {})
     work.move_call(call, instance, trigger, facts, ask=reply.ask)
-    if call == RESUME and stands.ask > 1 and trigger != "stale":
-        work.effects.append(CancelCall(instance, call))
+    if call == RESUME and trigger != "stale":
+        if stands.ask > 1:
+            work.effects.append(CancelCall(instance, call))
+        if trigger in ("answer", "confirm", "die"):
+            _after_reopening(work, instance, facts)
     if trigger in ("fail", "refuse", "die"):
         _take_trouble(work, call)
 
@@ -165,6 +239,8 @@ def _take_trouble(work: Work, call: str) -> None:
     if call == RENEW and operation.row.renews:
         watch_lease(work)
         return
+    if call == operation.also_call:
+        work.effects.append(StartTimer(ALSO, operation.settings.sweep_interval_s))
     if call != operation.phase_call:
         return
     if timing.waiting_for_retry(operation, call, work.now):
@@ -215,7 +291,7 @@ def expire_due(work: Work, call: str) -> None:
 def retry(work: Work, call: str) -> None:
     """Send a call again wherever it failed and may be sent again, if the state still sends it."""
     operation = work.operation
-    if call in operation.calls_of(operation.state):
+    if call in operation.calls_of(operation.state) and call != operation.also_call:
         ask(work, call, timing.retryable(operation, call, work.now), "retry")
         _watch_phase(work)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import attrs
 
+from gymckpt.episodes import EnvironmentEpisode
+
 __all__ = [
     "CancelCall",
     "Effect",
@@ -31,6 +33,9 @@ class SendCall:
     ask: int
     deadline_ts: float
     """The absolute deadline that goes on the wire."""
+    left: tuple[EnvironmentEpisode, ...] | None = None
+    """Of a retire that is sent besides, after its operation's resume: the attempts that it names;
+    None for every other ask."""
 
 
 @attrs.frozen

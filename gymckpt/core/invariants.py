@@ -150,6 +150,36 @@ def check_retired_before_reopened(
     return None if asked == total else f"reopening with {asked} of {total} asked to retire"
 
 
+def check_kept_after_renewal(
+    before: OperationState, entry: Entry, after: OperationState
+) -> str | None:
+    """S5: a restore stands only once every instance has answered a renewal sent after the body."""
+    if entry.instance is not None or before.state != "keeping" or after.state != "resuming":
+        return None
+    earlier, renewals = before.calls_before, before.phase
+    stale = [name for name in before.instances if renewals.get(name).ask <= earlier.get(name).ask]
+    return f"{len(stale)} instance(s) were renewed before the body ended only" if stale else None
+
+
+def check_retired_when_open(
+    before: OperationState, entry: Entry, _after: OperationState
+) -> str | None:
+    """S5: what is unconfirmed is retired anew only where the instance has reopened."""
+    call = before.also_call
+    if entry.instance is None or entry.call != call or entry.trigger not in ("ask", "retry"):
+        return None
+    if before.phase_call == RESUME:
+        resume = before.call_state(RESUME, entry.instance).state
+        if resume not in ("answered", "lapsed"):
+            return f"{call} is sent to {entry.instance}, whose resume is {resume}"
+    if not before.to_retire(entry.instance):
+        return f"nothing of {entry.instance} is left to {call}"
+    free_s = timing.free_at_s(before, str(call), entry.instance)
+    if free_s > entry.at_s + timing.RESOLUTION_S:
+        return f"{call} is sent to {entry.instance} while an earlier one may be on its way"
+    return None
+
+
 def check_manifest_settled(
     before: OperationState, entry: Entry, after: OperationState
 ) -> str | None:
@@ -182,6 +212,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("S3-everything-reopens", check_everything_reopens),
     ("S4-no-act-after-end", check_no_act_after_end),
     ("S5-retired-before-reopened", check_retired_before_reopened),
+    ("S5-kept-after-renewal", check_kept_after_renewal),
+    ("S5-retired-when-open", check_retired_when_open),
 )
 """Every check with the name that its violation carries."""
 

@@ -21,7 +21,9 @@ from gymckpt.chart import Chart, Machine, State, load_chart, machine_for
 from gymckpt.core.calls import NO_CALLS, Calls, CallState, moved_call
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.settings import RENEW, RESUME, SWEEP_CALLS, Settings
+from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import sample
+from gymckpt.topology import from_facts
 from gymckpt.values import replaced
 
 __all__ = [
@@ -112,6 +114,13 @@ class OperationState:
     file: FileProgress = "none"
     """How far the file effect of the present state is."""
     cause: Cause | None = None
+    calls_before: Calls = NO_CALLS
+    """Where the present state's call stood when the state was entered, if it was under way then:
+    what was asked before that proves nothing here."""
+    superseded: Mapping[str, frozenset[EnvironmentEpisode]] = attrs.field(
+        factory=dict[str, frozenset[EnvironmentEpisode]]
+    )
+    """Instance to the attempts that a later restore retires from then on, should it fail."""
 
     @property
     def declared(self) -> Chart:
@@ -139,6 +148,11 @@ class OperationState:
         return self.call_of(self.state)
 
     @property
+    def also_call(self) -> str | None:
+        """The call that the present state sends besides, where it is unconfirmed."""
+        return self._named(self.row.also)
+
+    @property
     def phase(self) -> Calls:
         """The machines of the present state's call."""
         call = self.phase_call
@@ -156,14 +170,30 @@ class OperationState:
 
     def calls_of(self, state: str) -> frozenset[str]:
         """Return the calls that may be under way in a state."""
-        call = self.call_of(state)
-        renews = self.declared.states[state].renews
-        return frozenset({call} if call else ()) | frozenset({RENEW} if renews else ())
+        row = self.declared.states[state]
+        calls = (self.call_of(state), self._named(row.also), RENEW if row.renews else None)
+        return frozenset(call for call in calls if call is not None)
 
     def call_of(self, state: str) -> str | None:
         """Return the call that a state sends, with the one that the opening named filled in."""
-        call = self.declared.states[state].call
+        return self._named(self.declared.states[state].call)
+
+    def _named(self, call: str | None) -> str | None:
         return str(self.opening["call"]) if call == AT_OPENING else call
+
+    def to_retire(self, instance: str) -> tuple[EnvironmentEpisode, ...]:
+        """
+        Return the attempts of an instance that are still this operation's to retire.
+
+        Raises:
+            KeyError: The opening holds no inventory.
+            ValueError: It is malformed.
+        """
+        listed = from_facts({instance: self.opening["inventory"].get(instance, ())})[instance]
+        if self.chart == "restore":
+            listed = tuple(episode.next_attempt() for episode in listed)
+        gone = self.superseded.get(instance)
+        return tuple(one for one in listed if one not in gone) if gone else listed
 
     def calls_for(self, call: str) -> Calls:
         """Return the machines of `call`."""
@@ -299,16 +329,30 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
             call=entry.facts.get("call"),
             facts=entry.facts,
         )
+    if entry.trigger == "supersede":
+        changes["superseded"] = _with_superseded(operation, entry)
     if entry.dest != operation.state:
         effect = operation.declared.states[entry.dest].effect
         named = operation.root is not None
+        call = operation.call_of(entry.dest)
+        anew = call is not None and call in operation.calls_of(operation.state)
         changes |= {
             "state": entry.dest,
             "entered_ts": entry.ts,
             "entered_at_s": entry.at_s,
             "file": "pending" if effect and named else "none",
+            "calls_before": operation.calls_for(str(call)) if anew else NO_CALLS,
         }
     return replaced(operation, changes)
+
+
+def _with_superseded(
+    operation: OperationState, entry: Entry
+) -> Mapping[str, frozenset[EnvironmentEpisode]]:
+    named = from_facts(entry.facts["attempts"])
+    known = operation.superseded
+    added = {name: known.get(name, frozenset()).union(named[name]) for name in named}
+    return {**known, **added}
 
 
 def _required_text(value: object, name: str) -> str:
@@ -349,7 +393,9 @@ def _apply_to_call(
     changes["calls"] = {**operation.calls, call: calls.moved(instance, after)}
     if call == RESUME:
         return replaced(operation, changes)
-    if entry.trigger in ("ask", "retry"):
+    # What is sent besides extends no lease: the instance is open.
+    besides = call == operation.also_call and operation.lease_deadline_at_s > 0
+    if entry.trigger in ("ask", "retry") and not besides:
         deadline = max(operation.lease_deadline_at_s, after.deadline_at_s)
         changes["lease_deadline_at_s"] = deadline
     elif entry.trigger == "answer":

@@ -21,6 +21,7 @@ from gymckpt.core.operation import (
     opened,
 )
 from gymckpt.errors import IllegalTransition, ReplayDiverged
+from gymckpt.topology import from_facts
 
 __all__ = ["replay", "states_after", "states_of"]
 
@@ -92,6 +93,8 @@ def _first(entry: Entry) -> OperationState:
     try:
         operation = opened(entry)
         initial = operation.declared.initial
+        if operation.chart == "restore" or operation.opening.get("call") == "retire":
+            from_facts(operation.opening["inventory"])
     except _BAD_FACTS as error:
         raise ReplayDiverged(entry.seq, "a chart, instances and settings", _words(error)) from error
     if entry.dest != initial:
@@ -140,7 +143,7 @@ def _after(operation: OperationState, entry: Entry) -> OperationState:
     return after
 
 
-_BAD_FACTS = (KeyError, TypeError, ValueError, OverflowError)
+_BAD_FACTS = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 """What reading the facts of an entry that no release wrote may end with."""
 
 

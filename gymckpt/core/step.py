@@ -9,7 +9,7 @@ Theory. The operation's chart moves by triggers. Some come from outside: verbs a
 The others are fired here when a joint condition over the calls of the present state holds
 (`when` in the chart), first match first, until none holds. The calls' machines move by replies
 and timers. Waiting is bounded by timers whose names say what for: `budget.<call>`, `retry.<call>`,
-`settle`, `renew`, `lease`, `sweep`, `budget.file`.
+`settle`, `renew`, `lease`, `sweep`, `also`, `budget.file`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import attrs
 from gymckpt.chart import Fired, Ignored, Refused
 from gymckpt.core import timing
 from gymckpt.core.asking import (
+    ALSO,
     Work,
     abandon,
     ask,
+    ask_all,
+    ask_besides,
     begin_renewals,
     expire_due,
     retry,
@@ -210,13 +213,17 @@ def _take_over(work: Work, event: TakenOver) -> None:
         ask(work, call, [name for name in operation.instances if not phase.get(name).ask], "ask")
         if operation.file in ("pending", "failed"):
             _take(work, "withdraw", {"owner": event.owner, **event.facts})
+    if work.operation.also_call is not None:
+        work.effects.append(StartTimer(ALSO, 0.0))
 
 
 def _leave(work: Work, source: str) -> None:
     """Give up what the state that was left had under way and the new one has not."""
     operation = work.operation
     old, new = operation.declared.states[source], operation.row
-    for call in sorted(operation.calls_of(source) - operation.calls_of(new.name)):
+    begun_anew = {operation.phase_call, operation.also_call}
+    going_on = operation.calls_of(new.name).difference(begun_anew)
+    for call in sorted(operation.calls_of(source) - going_on):
         abandon(work, call)
         work.effects += [StopTimer(f"budget.{call}"), StopTimer(f"retry.{call}")]
         if call == RESUME:
@@ -226,6 +233,8 @@ def _leave(work: Work, source: str) -> None:
         work.effects.append(StopTimer("budget.file"))
     if old.renews and not new.renews:
         work.effects += [StopTimer("renew"), StopTimer("lease")]
+    if old.also:
+        work.effects.append(StopTimer(ALSO))
     if new.final:
         work.effects.append(StopTimer("sweep"))
 
@@ -234,7 +243,9 @@ def _enter(work: Work, source: str) -> None:
     """Begin what the new state declares."""
     operation, row = work.operation, work.operation.row
     if operation.phase_call is not None:
-        ask(work, operation.phase_call, operation.instances, "ask")
+        ask_all(work, operation.phase_call)
+    elif operation.also_call is not None:
+        work.effects.append(StartTimer(ALSO, 0.0))
     _begin_file_effect(work)
     if row.renews and not operation.declared.states[source].renews:
         work.effects.append(StartTimer("renew", operation.settings.renew_interval_s))
@@ -307,6 +318,8 @@ def _sweep(work: Work, _call: str) -> None:
     if operation.lease_horizon_at_s <= work.now.at_s:
         for instance in left:
             work.move_call(RESUME, instance, "lapse", {})
+        if left and operation.also_call is not None:
+            work.effects += [StopTimer(ALSO), StartTimer(ALSO, 0.0)]
     elif left:
         ask(work, RESUME, left, "retry")
     if operation.file == "failed":
@@ -321,6 +334,7 @@ _TIMERS: Mapping[str, Callable[[Work, str], None]] = {
     "lease": watch_lease,
     "settle": _end_phase,
     "sweep": _sweep,
+    ALSO: ask_besides,
 }
 
 
@@ -363,10 +377,12 @@ def _stop_waiting_to_reopen(work: Work) -> None:
 def _maybe_release(work: Work, before: OperationState) -> None:
     """Let the caller go when its attempts at reopening are made, and go on in the background."""
     operation = work.operation
-    if not operation.row.reopens or not timing.is_exhausted(operation, work.now):
+    goes_on = operation.row.reopens or operation.also_call is not None
+    if not goes_on or not timing.is_exhausted(operation, work.now):
         return
     if before.state == operation.state and timing.is_exhausted(before, work.now):
         return
-    _stop_waiting_to_reopen(work)
-    work.effects.append(StartTimer("sweep", operation.settings.sweep_interval_s))
+    if operation.row.reopens:
+        _stop_waiting_to_reopen(work)
+        work.effects.append(StartTimer("sweep", operation.settings.sweep_interval_s))
     work.effects.append(Tell(operation.state, released=True))

@@ -19,11 +19,14 @@ __all__ = [
     "budget_s",
     "earliest_lease_s",
     "ends_early",
+    "free_at_s",
     "is_doomed",
     "is_exhausted",
     "is_lease_lost",
+    "is_unconfirmed_also",
     "remaining_s",
     "retryable",
+    "unconfirmed_also",
     "wait_s",
     "waiting_for_retry",
 ]
@@ -34,8 +37,8 @@ RESOLUTION_S = 1e-6
 
 def budget_s(operation: OperationState, call: str) -> float:
     """Return the seconds that one ask of `call` is given."""
-    row = operation.row
-    return operation.settings.budget_s(row.budget if call == operation.phase_call else None)
+    here = call in (operation.phase_call, operation.also_call)
+    return operation.settings.budget_s(operation.row.budget if here else None)
 
 
 def wait_s(operation: OperationState) -> float:
@@ -138,16 +141,58 @@ def cannot_succeed(operation: OperationState, now: Moment) -> bool:
 
 def all_settled(operation: OperationState, _now: Moment) -> bool:
     """Every instance confirmed, is gone or past its lease, and no file effect is unconfirmed."""
-    settled = operation.phase.count("answered", "gone", "lapsed")
-    return settled == len(operation.instances) and operation.file in ("none", "done")
+    total = len(operation.instances)
+    settled = operation.phase_call is None or operation.phase.count(*_SETTLED) == total
+    return settled and operation.file in ("none", "done") and not any(unconfirmed_also(operation))
+
+
+_SETTLED = ("answered", "gone", "lapsed")
+
+
+def unconfirmed_also(operation: OperationState) -> Iterator[str]:
+    """Yield the instances that are still to confirm what the state sends besides."""
+    call = operation.also_call
+    if call is None:
+        return
+    calls = operation.calls_for(call)
+    if calls.count(*_SETTLED) == len(operation.instances):
+        return
+    yield from (name for name in operation.instances if is_unconfirmed_also(operation, call, name))
+
+
+def is_unconfirmed_also(operation: OperationState, call: str, instance: str) -> bool:
+    """Whether one instance is still to confirm a call that the state sends besides."""
+    found = operation.call_state(call, instance)
+    return found.state not in _SETTLED and bool(operation.to_retire(instance))
+
+
+def free_at_s(operation: OperationState, call: str, instance: str) -> float:
+    """
+    Return when the latest ask of a call can no longer be on its way, by the operation's clock.
+
+    Nobody knows what became of one that was given up: it may arrive until its deadline, and is
+    refused after that.
+    """
+    found = operation.call_state(call, instance)
+    if found.state not in ("asked", "unanswered"):
+        return 0.0
+    return found.deadline_at_s + operation.settings.reply_grace_s
 
 
 def is_exhausted(operation: OperationState, now: Moment) -> bool:
     """Every attempt of the present state is made, whatever came of it."""
     call = operation.phase_call
-    if call is None or operation.phase.count("asked") or operation.file == "pending":
+    if call is None:
+        return operation.also_call is not None and _is_tried(operation, operation.also_call)
+    if operation.phase.count("asked") or operation.file == "pending":
         return False
     return not waiting_for_retry(operation, call, now)
+
+
+def _is_tried(operation: OperationState, call: str) -> bool:
+    """Whether a call that is tried again and again was sent everywhere, and each try has ended."""
+    calls = operation.calls_for(call)
+    return len(calls.by_instance) == len(operation.instances) and not calls.count("asked")
 
 
 def lease_lost(operation: OperationState, now: Moment) -> bool:
