@@ -13,7 +13,9 @@ from typing import Any
 
 import attrs
 
-from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.core.effects import SendCall
+from gymckpt.core.settings import RETIRE
+from gymckpt.episodes import EnvironmentEpisode, late_retire_id
 from gymckpt.errors import GymCheckpointNotReady, text_of
 from gymckpt.manifest import (
     GYM_CHECKPOINT_SCHEMA_VERSION,
@@ -69,15 +71,16 @@ def _method(call: str) -> str:
     return f"checkpoint_{call}"
 
 
-def _plain(call: str, wire_id: str, deadline_ts: float) -> Message:
+def _plain(ask: SendCall, wire_id: str) -> Message:
     """A call that carries nothing but the id and the deadline: prepare, renew, resume."""
-    return Message(method=_method(call), args=(wire_id,), kwargs={"deadline_ts": deadline_ts})
+    kwargs = {"deadline_ts": ask.deadline_ts}
+    return Message(method=_method(ask.call), args=(wire_id,), kwargs=kwargs)
 
 
-def _listed(call: str, wire_id: str, deadline_ts: float, listed: tuple[Any, ...]) -> Message:
+def _listed(ask: SendCall, wire_id: str, listed: tuple[Any, ...]) -> Message:
     """A call about some episodes or rollouts: retire, forget."""
-    kwargs = {"deadline_ts": deadline_ts}
-    return Message(method=_method(call), args=(wire_id, listed), kwargs=kwargs)
+    kwargs = {"deadline_ts": ask.deadline_ts}
+    return Message(method=_method(ask.call), args=(wire_id, listed), kwargs=kwargs)
 
 
 class NoManifest:
@@ -111,15 +114,15 @@ class CheckpointCalls:
             instance: frozenset(self.prepared[instance].restarts) for instance in self.instances
         }
 
-    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+    def message(self, ask: SendCall) -> Message:
         """Return one call as it leaves."""
-        if call != "commit":
-            return _plain(call, self.checkpoint_id, deadline_ts)
+        if ask.call != "commit":
+            return _plain(ask, self.checkpoint_id)
         offer = self.required_offer
         return Message(
-            method=_method(call),
-            args=(self.checkpoint_id, offer.root, offer.episodes[instance]),
-            kwargs={"deadline_ts": deadline_ts},
+            method=_method(ask.call),
+            args=(self.checkpoint_id, offer.root, offer.episodes[ask.instance]),
+            kwargs={"deadline_ts": ask.deadline_ts},
         )
 
     @property
@@ -252,22 +255,25 @@ class RestoreCalls(NoManifest):
             for instance, episodes in self.saved.items()
         }
 
-    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+    def message(self, ask: SendCall) -> Message:
         """Return one call as it leaves."""
-        if call == "retire":
-            return _listed(call, self.restore_id, deadline_ts, self.replacements[instance])
-        if call != "restore":
-            return _plain(call, self.restore_id, deadline_ts)
+        if ask.call == RETIRE:
+            # The restore's own id is fenced by its resume.
+            wire_id = late_retire_id(self.restore_id) if ask.besides else self.restore_id
+            listed = self.replacements[ask.instance] if ask.left is None else ask.left
+            return _listed(ask, wire_id, listed)
+        if ask.call != "restore":
+            return _plain(ask, self.restore_id)
         if self.source is None:
             raise RuntimeError(f"restore {self.restore_id!r} was taken over to be given up")
         manifest = self.source.manifest
         return Message(
-            method=_method(call),
-            args=(self.restore_id, self.source.root, self.saved[instance]),
+            method=_method(ask.call),
+            args=(self.restore_id, self.source.root, self.saved[ask.instance]),
             kwargs={
                 "source_checkpoint_id": manifest.checkpoint_id,
-                "participants": manifest.participants[instance],
-                "deadline_ts": deadline_ts,
+                "participants": manifest.participants[ask.instance],
+                "deadline_ts": ask.deadline_ts,
             },
         )
 
@@ -290,11 +296,13 @@ class SweepCalls(NoManifest):
         self.wire_id = wire_id
         self.listed = listed
 
-    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+    def message(self, ask: SendCall) -> Message:
         """Return one call as it leaves."""
+        if ask.left is not None:
+            return _listed(ask, self.wire_id, ask.left)
         if self.listed is None:
-            return _plain(call, self.wire_id, deadline_ts)
-        return _listed(call, self.wire_id, deadline_ts, self.listed[instance])
+            return _plain(ask, self.wire_id)
+        return _listed(ask, self.wire_id, self.listed[ask.instance])
 
     def judge(self, call: str, instance: str, reply: object) -> Judgement:
         """Take any reply."""

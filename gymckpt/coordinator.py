@@ -217,7 +217,19 @@ class GymCheckpointCoordinator:
         Args:
             operation_id: Its id.
         """
-        return self._operations.opened == operation_id
+        last = self._operations.last
+        return last is not None and last.wire_id == operation_id
+
+    def stands(self, operation_id: str) -> bool:
+        """
+        Whether a checkpoint or restore that was opened here last has succeeded.
+
+        Args:
+            operation_id: Its id.
+        """
+        last = self._operations.last
+        ended_well = last is not None and last.operation.state in ("resuming", "resumed")
+        return ended_well and self.has_opened(operation_id)
 
     # --- verbs ----------------------------------------------------------------------------------
 
@@ -393,6 +405,7 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: Some instance failed.
         """
         self._require_manifest(manifest)
+        self._operations.note_retired(restore_id)
         await self.retire(restore_id, manifest.next_attempts())
 
     async def retire_unwanted(
@@ -405,8 +418,8 @@ class GymCheckpointCoordinator:
             episodes_by_instance: Instance to those attempts.
 
         Returns:
-            What is not confirmed yet. It is tried again before the next operation and now and
-            then, until the lease grace has passed.
+            What is not confirmed yet. It is tried again now and then while nothing is open, until
+            the lease grace has passed; a controller that recovers goes on with that.
 
         Raises:
             TypeError: An argument has the wrong type.
@@ -415,7 +428,7 @@ class GymCheckpointCoordinator:
         unwanted = require_inventory(
             episodes_by_instance, self._live, "episodes_by_instance", whole=False
         )
-        return await self._operations.debts.retire(unwanted, self._settings())
+        return await self._operations.retire_unwanted(unwanted)
 
     async def restore(
         self, restore_id: str, checkpoint_root: str | Path, manifest: GymCheckpointManifest
@@ -444,8 +457,9 @@ class GymCheckpointCoordinator:
             "inventory": to_facts(manifest.instances),
         }
         running = await self._operations.begin("restore", restore_id, calls, facts)
-        await running.advance("restore", "restored")
-        self._operations.debts.settle(manifest.next_attempts())
+        await running.advance(
+            "restore", "restored", begun=lambda: self._operations.supersede(running)
+        )
 
     async def resume(self, checkpoint_id: str) -> None:
         """

@@ -210,7 +210,7 @@ class GymEnvironmentCheckpoint:
                 if self._coordinator.has_opened(restore_id):
                     self._unattached.forget(replacements)
                     self._tell_refused(replacements, error)
-                if ended:
+                if ended and self._coordinator.stands(restore_id):
                     await self._retire(replacements, error)
                 raise
 

@@ -7,6 +7,7 @@ read from a file: each may become a directory name or a key that another system 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Mapping
@@ -21,8 +22,10 @@ __all__ = [
     "EnvironmentEpisode",
     "GymCheckpointEpisode",
     "instance_directory",
+    "late_retire_id",
     "new_operation_id",
     "require_instance_id",
+    "require_new_id",
     "require_operation_id",
     "require_rollout_id",
     "require_shard",
@@ -37,6 +40,9 @@ _INSTANCE_ID = re.compile(r"(?P<shard>[^/]+)/replica-(?P<index>0|[1-9][0-9]{0,8}
 
 _ATTEMPT_DIGITS_MAX = 9
 """An attempt is a small count; longer digit runs are somebody's text, not an attempt."""
+
+_LATE_RETIRE = ".late-retire"
+"""How the ids end under which discarded restores retire what is unconfirmed after their resume."""
 
 _ID_LENGTH_MAX = 240
 """A file name holds 255 bytes on every common filesystem, suffixes such as `-a<N>` included."""
@@ -96,6 +102,42 @@ def require_operation_id(value: object, what: str = "operation id") -> str:
             "with a letter or digit"
         )
     return value
+
+
+def require_new_id(value: object, what: str) -> str:
+    """
+    Return `value` if a caller may name an operation by it.
+
+    Args:
+        value: Any object.
+        what: What to call it in the error.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It breaks the wire's pattern, or ends in `.late-retire`, which is reserved.
+    """
+    value = require_operation_id(value, what)
+    if value.endswith(_LATE_RETIRE):
+        raise ValueError(
+            f"{what} {show(value)} ends in {_LATE_RETIRE!r}, which is reserved for what a "
+            "discarded restore retires after its resume; take another id"
+        )
+    return value
+
+
+def late_retire_id(restore_id: str) -> str:
+    """
+    Return the id under which a restore retires attempts after its own id was resumed.
+
+    It is the same for every controller that goes on with the restore, and of no other operation.
+
+    Args:
+        restore_id: The restore's own id; at most 128 characters, as the result.
+    """
+    derived = f"{restore_id}{_LATE_RETIRE}"
+    if _OPERATION_ID.fullmatch(derived):
+        return derived
+    return f"{hashlib.sha256(restore_id.encode()).hexdigest()}{_LATE_RETIRE}"
 
 
 def require_shard(value: object) -> str:

@@ -24,10 +24,11 @@ from gymckpt.core.settings import (
     OWNER_TIMEOUT_S,
     RESUME,
 )
+from gymckpt.core.timing import is_unconfirmed_also
 from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import unknown_operation
-from gymckpt.recovery import claimed
+from gymckpt.recovery import claimed, unconfirmed_in
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.past import Past, past_of
@@ -215,13 +216,8 @@ async def mark_gone(
         if instance not in operation.instances:
             hint = did_you_mean(instance, operation.instances)
             raise ValueError(f"{_named(operation)} has no instance {instance!r:.150}{hint}")
-        call = operation.phase_call
-        if operation.cleaning and call is not None:
-            stands = operation.call_state(call, instance).state
-            if stands not in (*_WAITING, "idle"):
-                raise TransitionRefused(
-                    f"{instance} is not waited for in {_named(operation)}: {call} is {stands!r}"
-                )
+        if operation.cleaning:
+            _require_waited_for(operation, instance)
         facts = {"operator": by.operator, "why": by.reason}
         return await mover.make("mark-gone", found, "settle", facts, gone=instance)
 
@@ -243,6 +239,19 @@ def _require_taken(operation: OperationState, trigger: str) -> None:
         reason = outcome.reason if isinstance(outcome, Ignored) else outcome.guard
         raise TransitionRefused(
             f"{_named(operation)} refuses {trigger!r} in state {operation.state!r}: {reason}"
+        )
+
+
+def _require_waited_for(operation: OperationState, instance: str) -> None:
+    """Raise TransitionRefused where cleaning up does not wait for an instance."""
+    call, also = operation.phase_call, operation.also_call
+    if also is not None and is_unconfirmed_also(operation, also, instance):
+        return
+    call = call or str(also)
+    stands = operation.call_state(call, instance).state
+    if stands not in (*_WAITING, "idle"):
+        raise TransitionRefused(
+            f"{instance} is not waited for in {_named(operation)}: {call} is {stands!r}"
         )
 
 
@@ -309,7 +318,7 @@ class _Mover:
         gone: str | None = None,
     ) -> Moved:
         row = found.row
-        scheduler, epoch = await claimed(
+        taken = await claimed(
             row,
             self._recorder,
             self._handles,
@@ -318,11 +327,11 @@ class _Mover:
             cancel_reference=cancel_remote,
             known=found.past,
         )
-        self._driving = scheduler
+        scheduler = self._driving = taken.scheduler
         declared = asyncio.Event()
         if gone is not None:
             _watch_gone(scheduler, gone, facts, declared)
-        scheduler.take_over(epoch, self._recorder.owner, trigger, facts)
+        taken.go_on(self._recorder.owner, trigger, facts)
         await scheduler.until_released()
         if gone is not None and scheduler.fault is None:
             async with asyncio.timeout(JOURNAL_TIMEOUT_S):
@@ -330,7 +339,7 @@ class _Mover:
         if scheduler.fault is not None:
             raise scheduler.fault
         operation = scheduler.operation
-        unconfirmed = tuple(name for name, _ in operation.in_state(RESUME, *_WAITING))
+        unconfirmed = unconfirmed_in(operation)
         return Moved(
             run=row.run,
             operation_id=row.operation_id,
@@ -338,7 +347,7 @@ class _Mover:
             found_in=row.state,
             state=operation.state,
             settled=operation.settled,
-            epoch=epoch,
+            epoch=taken.epoch,
             unconfirmed=unconfirmed,
             missing=tuple(name for name in unconfirmed if name not in self._handles),
         )
@@ -353,9 +362,11 @@ def _watch_gone(
 
     def look() -> None:
         operation = scheduler.operation
-        call = operation.phase_call
-        if operation.settled or operation.call_state(RESUME, instance).state == "gone":
+        last = [call for call in (RESUME, operation.also_call) if call is not None]
+        gone = any(operation.call_state(call, instance).state == "gone" for call in last)
+        if operation.settled or gone:
             ended.set()
+        call = scheduler.call_to(instance)
         if not operation.cleaning or call is None or operation.state in declared:
             return
         if operation.call_state(call, instance).state in _WAITING:

@@ -12,25 +12,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gymckpt.calls import RestoreCalls, SweepCalls
+from gymckpt.calls import SweepCalls
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
 from gymckpt.core.settings import RESUME, Settings
 from gymckpt.core.step import open_operation
-from gymckpt.episodes import new_operation_id, require_operation_id
+from gymckpt.core.timing import unconfirmed_also
+from gymckpt.episodes import new_operation_id, require_new_id
 from gymckpt.errors import IllegalTransition, OperationIdUsed, OperationOpen
 from gymckpt.journal import Journal
-from gymckpt.owed import Debts, retired_by
 from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, Recovered, outcome_of, recover_all
 from gymckpt.running import Calls, Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.instances import actors_of
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
-from gymckpt.topology import to_facts
+from gymckpt.superseding import superseded_by
+from gymckpt.topology import Inventory, to_facts
 
 __all__ = ["Operations"]
 
@@ -92,13 +94,8 @@ class Operations:
         """Operations of this process that were released before they ended, or taken over, in that
         order, so that equal histories run equally."""
         self._beginning: set[str] = set()  # the ids of those whose opening is being recorded
-        self.opened: str | None = None
-        """The id of the checkpoint or restore that was opened last; nothing is sent before."""
-        self.debts = Debts(
-            retire=lambda owed: self._run_sweep("retire", new_operation_id("retire"), owed),
-            is_busy=lambda: self.open is not None or self._opening is not None,
-            clock=clock,
-        )
+        self.last: Running | None = None
+        """The checkpoint or restore that was opened last; nothing is sent before."""
 
     def require_open(self, wire_id: str, verb: str) -> Running:
         """
@@ -140,7 +137,7 @@ class Operations:
             OperationOpen: Another one is open.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        require_operation_id(wire_id, f"{chart} id")
+        require_new_id(wire_id, f"{chart} id")
         self.require_none_open(f"open {chart} {wire_id!r}")
         self._opening = wire_id
         try:
@@ -148,12 +145,38 @@ class Operations:
                 unsettled.sweep()
             while self._sweeping:
                 await asyncio.wait(self._sweeping.copy())
-            await self.debts.pay()
+            if chart == "restore":  # what is on its way must not stop what is installed now
+                for unsettled in list(self._unsettled):
+                    await unsettled.until_besides_ended()
             running = await self._opened(chart, wire_id, calls, tuple(self._handles), facts)
-            self.open, self._lost, self.opened = running, None, wire_id
+            self.open, self._lost, self.last = running, None, running
         finally:
             self._opening = None
+            self._ask_besides()
         return running
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a checkpoint or restore is open or about to be, so that nothing is retired."""
+        return self.open is not None or self._opening is not None
+
+    def _ask_besides(self) -> None:
+        for unsettled in list(self._unsettled):
+            unsettled.ask_besides()
+
+    def supersede(self, restore: Running) -> None:
+        """
+        Let earlier operations retire nothing any more that a restore has begun to install.
+
+        It retires these attempts itself from then on, should it fail.
+
+        Args:
+            restore: One that has begun: its transition is durable.
+        """
+        for unsettled in list(self._unsettled):
+            facts = superseded_by(restore.operation, unsettled.operation)
+            if facts is not None:
+                unsettled.post("supersede", facts)
 
     async def sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
         """
@@ -172,7 +195,7 @@ class Operations:
             GymCheckpointOperationError: Some instance failed.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        require_operation_id(wire_id, f"{call} id")
+        require_new_id(wire_id, f"{call} id")
         if listed is not None and not listed:
             return
         running = self.open
@@ -200,6 +223,7 @@ class Operations:
         in_sight = tuple(self._unsettled)
         for scheduler in in_sight:
             scheduler.sweep()
+            scheduler.ask_besides()
         found = await recover_all(
             recorder,
             self._handles,
@@ -211,7 +235,6 @@ class Operations:
             but=self._own_ids,
             adopt=self._keep_in_sight,
         )
-        await self.debts.collect(recorder, self.run, self._handles)
         known = tuple(outcome_of(one, one.operation.state, self._handles) for one in in_sight)
         return known + found
 
@@ -230,6 +253,11 @@ class Operations:
         """
         recorder = await self._required_recorder()
         return await recorder.read(lambda: recorder.journal.read(self.run, operation_id))
+
+    def note_retired(self, wire_id: str) -> None:
+        """Remember that the caller retires what the open restore has installed."""
+        if self.open is not None and self.open.wire_id == wire_id:
+            self.open.retired = True
 
     async def _run_sweep(self, call: str, wire_id: str, listed: Listed | None) -> None:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -256,7 +284,38 @@ class Operations:
             await running.advance("run", "done")
         finally:
             self._sweeps.discard(running)
-            self.debts.settle(retired_by(running.operation))
+
+    async def retire_unwanted(self, unwanted: Inventory) -> Inventory:
+        """
+        Retire attempts until it is confirmed, now or as soon as nothing is open.
+
+        Args:
+            unwanted: Instance to attempts.
+
+        Returns:
+            What was tried and is not confirmed, or was not tried yet.
+
+        Raises:
+            JournalError: The journal cannot be written; nothing was sent.
+        """
+        listed = {instance: episodes for instance, episodes in unwanted.items() if episodes}
+        if not listed:
+            return {}
+        wire_id = new_operation_id("retire")
+        facts = {"call": "retire", "wire_id": wire_id, "inventory": to_facts(listed)}
+        calls = SweepCalls(wire_id, listed)
+        running = await self._opened("sweep", wire_id, calls, tuple(listed), facts)
+        self._unsettled[running.scheduler] = None
+        running.scheduler.post("insist")
+        await running.scheduler.left("open")
+        settings = running.operation.settings
+        bound_s = settings.control_timeout_s + settings.reply_grace_s + self._journal_timeout_s
+        if not self.is_busy:
+            with suppress(TimeoutError):  # an operation that began meanwhile holds it back
+                async with asyncio.timeout(bound_s):
+                    await running.scheduler.until_released()
+        left = frozenset(unconfirmed_also(running.operation))
+        return {name: episodes for name, episodes in listed.items() if name in left}
 
     async def _sweep_id(self, call: str, wire_id: str) -> str:
         """
@@ -314,6 +373,7 @@ class Operations:
         tries_s = resume.attempts * (call_s + resume.pause_s)
         running = Running(scheduler, calls, 2 * call_s + tries_s + 3 * self._journal_timeout_s)
         scheduler.on_released = lambda: self._let_go(running)
+        scheduler.is_held = lambda: self.is_busy
         recording = asyncio.ensure_future(scheduler.open(opening.entries))
         self._beginning.add(operation_id)
         try:
@@ -353,14 +413,17 @@ class Operations:
         if self.open is running:
             self.open = None
             self._lost = running if running.lost_unseen else None
-            if isinstance(running.calls, RestoreCalls):
-                self.debts.note(running.scheduler, running.calls)
-        self._look_after(running.scheduler)
+            self._look_after(running.scheduler)
+            self._ask_besides()
+        else:
+            self._look_after(running.scheduler)
 
     def _keep_in_sight(self, scheduler: Scheduler) -> None:
         """See to an operation that was taken over as to one that this process has begun."""
         self._unsettled[scheduler] = None
         scheduler.on_released = lambda: self._look_after(scheduler)
+        is_held = scheduler.is_held
+        scheduler.is_held = lambda: self.is_busy or is_held()
 
     def _look_after(self, scheduler: Scheduler) -> None:
         if scheduler.ended:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import attrs
 
 from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.core.entry import JsonFacts
 from gymckpt.core.operation import OperationState, require_runnable
 from gymckpt.core.settings import (
     HEARTBEATS_PER_TIMEOUT,
@@ -26,9 +27,9 @@ from gymckpt.core.settings import (
     gone_after_s,
     require_duration,
 )
+from gymckpt.core.timing import unconfirmed_also
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
-    GymCheckpointOperationError,
     InvariantViolated,
     JournalError,
     JournalUnavailable,
@@ -40,13 +41,13 @@ from gymckpt.errors import (
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import check_claim
 from gymckpt.manifest import withdraw_gym_checkpoint_manifest
-from gymckpt.owed import new_retire, owed_in
 from gymckpt.running import Calls
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import as_then, cancel_remote
 from gymckpt.runtime.past import Past, past_of
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
+from gymckpt.superseding import superseded_since
 from gymckpt.topology import from_facts
 
 __all__ = [
@@ -79,7 +80,7 @@ class Recovered:
     missing: tuple[str, ...] = ()
     """Instances that must be reopened and for which there is no handle."""
     unconfirmed: tuple[str, ...] = ()
-    """Instances that have not confirmed that they are open."""
+    """Instances that have not confirmed that they are open, or that they retired attempts."""
     reason: str = ""
     """Why it was left alone, where it was."""
     held_by: OperationHeld | None = None
@@ -150,7 +151,6 @@ async def recover(
     found = await recover_all(
         recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s
     )
-    await _pay_owed(recorder, handles, run, SystemClock(), cancel_remote)
     if all(one.outcome != "unconfirmed" for one in found):  # else it goes on in the background
         (recorder.let_go if isinstance(journal, Journal) else recorder.close)()
     return found
@@ -171,8 +171,6 @@ async def recover_all(
     """
     Settle unfinished operations through a journal that is open already; see `recover`.
 
-    What discarded restores owe is left to the caller.
-
     Args:
         recorder: The journal.
         handles: Instance id to handle.
@@ -191,7 +189,17 @@ async def recover_all(
     rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
     own = frozenset(but())  # only now: what was begun meanwhile is among the rows
     taken: list[Scheduler | Recovered] = []
+    driven: list[Scheduler] = []
     failures: list[JournalUnavailable] = []
+
+    def adopt_held(scheduler: Scheduler) -> None:
+        """What is sent besides waits until every other operation has reopened its instances."""
+        driven.append(scheduler)
+        scheduler.is_held = lambda: any(
+            not (other.released or _only_insists(other)) for other in driven
+        )
+        adopt(scheduler)
+
     for row in rows:
         if row.operation_id in own:
             continue
@@ -203,15 +211,15 @@ async def recover_all(
                 stale_s=None if force else owner_timeout_s,
                 clock=clock or SystemClock(),
                 cancel_reference=cancel_reference,
-                adopt=adopt,
+                adopt=adopt_held,
             )
         except JournalUnavailable as error:
             logger.error("operation %r cannot be recovered: %s", row.operation_id, error)  # noqa: TRY400
             failures.append(error)
         else:
             taken.append(found)
-    driven = [found for found in taken if isinstance(found, Scheduler)]
-    await asyncio.gather(*(scheduler.until_released() for scheduler in driven))
+    await asyncio.gather(*(one.until_released() for one in driven if not _only_insists(one)))
+    await asyncio.gather(*(_besides(scheduler) for scheduler in driven))
     if failures:
         raise failures[0]
     found_in = {row.operation_id: row.state for row in rows}
@@ -221,38 +229,6 @@ async def recover_all(
         else found
         for found in taken
     )
-
-
-async def _pay_owed(
-    recorder: Recorder,
-    handles: Mapping[str, Any],
-    run: str,
-    clock: Clock,
-    cancel_reference: Callable[[Any], None],
-) -> None:
-    """Retire what discarded restores could not, wherever there is a handle."""
-    now_ts = clock.wall_ts()
-    owed, settings = await recorder.read(lambda: owed_in(recorder.journal, run, handles, now_ts))
-    if not owed or settings is None:
-        return
-    opening, calls = new_retire(run, owed, settings, clock)
-    scheduler = Scheduler(
-        opening.operation,
-        recorder=recorder,
-        handles=handles,
-        wire=calls,
-        clock=clock,
-        cancel_reference=cancel_reference,
-    )
-    await scheduler.open(opening.entries)
-    scheduler.post("run")
-    await scheduler.until_released()
-    failures = scheduler.unconfirmed("retire")
-    if failures:
-        logger.warning(
-            "restored attempts are still to be retired: %s",
-            GymCheckpointOperationError("retire", failures),
-        )
 
 
 async def _taken_over(
@@ -279,7 +255,7 @@ async def _taken_over(
         logger.error("operation %r cannot be recovered: %s", row.operation_id, unknown)  # noqa: TRY400
         return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(unknown))
     try:
-        scheduler, epoch = await claimed(
+        taken = await claimed(
             row,
             recorder,
             handles,
@@ -294,9 +270,35 @@ async def _taken_over(
     except (ReplayDiverged, InvariantViolated, JournalError) as broken:
         logger.exception("operation %r cannot be recovered", row.operation_id)
         return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(broken))
-    adopt(scheduler)
-    scheduler.take_over(epoch, recorder.owner)
-    return scheduler
+    adopt(taken.scheduler)
+    taken.go_on(recorder.owner)
+    return taken.scheduler
+
+
+def _only_insists(scheduler: Scheduler) -> bool:
+    """Whether an operation closes nothing and only sends its call until it is confirmed."""
+    return scheduler.operation.also_call is not None and scheduler.operation.phase_call is None
+
+
+async def _besides(scheduler: Scheduler) -> None:
+    """Give what an operation sends besides, after it was released, one try."""
+    scheduler.ask_besides()
+    await scheduler.until_besides_ended(own=True)
+
+
+@attrs.frozen
+class Claimed:
+    """An operation that was claimed and stands ready to go on."""
+
+    scheduler: Scheduler
+    epoch: int
+    """The epoch that the claim gave."""
+    superseded: tuple[JsonFacts, ...]
+    """What later restores have taken over from it."""
+
+    def go_on(self, owner: str, trigger: str = "settle", facts: JsonFacts | None = None) -> None:
+        """Begin to settle it; see `Scheduler.take_over`."""
+        self.scheduler.take_over(self.epoch, owner, trigger, facts, self.superseded)
 
 
 async def claimed(
@@ -308,7 +310,7 @@ async def claimed(
     clock: Clock,
     cancel_reference: Callable[[Any], None],
     known: Past | None = None,
-) -> tuple[Scheduler, int]:
+) -> Claimed:
     """
     Claim one operation and stand ready to go on with it; nothing is sent or recorded yet.
 
@@ -324,7 +326,7 @@ async def claimed(
         known: What its history comes to, as far as it was read before.
 
     Returns:
-        What drives it, and the epoch that the claim gave; see `Scheduler.take_over`.
+        What drives it.
 
     Raises:
         OperationHeld: Its controller is alive; nothing changed.
@@ -339,6 +341,7 @@ async def claimed(
         lambda: journal.claim(run, operation_id, owner=recorder.owner, stale_s=stale_s)
     )
     past = await past_of(recorder, run, operation_id, known=past)  # what came before the fence
+    superseded = await recorder.run(lambda: superseded_since(journal, row, past.operation))
     scheduler = Scheduler(
         attrs.evolve(past.operation, epoch=epoch, at_s=past.clock_s(clock.wall_ts())),
         recorder=recorder,
@@ -347,7 +350,7 @@ async def claimed(
         clock=clock,
         cancel_reference=cancel_reference,
     )
-    return scheduler, epoch
+    return Claimed(scheduler, epoch, superseded)
 
 
 def _require_silent(journal: Journal, run: str, operation_id: str, stale_s: float | None) -> None:
@@ -367,6 +370,13 @@ def _calls_of(operation: OperationState) -> Calls:
     return SweepCalls(operation.wire_id, None)
 
 
+def unconfirmed_in(operation: OperationState) -> tuple[str, ...]:
+    """Return the instances that cleaning up still waits for: to reopen or to retire."""
+    waiting = {name for name, _ in operation.in_state(RESUME, "asked", "failed", "unanswered")}
+    waiting.update(unconfirmed_also(operation))
+    return tuple(name for name in operation.instances if name in waiting)
+
+
 def outcome_of(scheduler: Scheduler, found_in: str, handles: Mapping[str, Any]) -> Recovered:
     """
     Return what has come of an operation that was taken over.
@@ -377,8 +387,7 @@ def outcome_of(scheduler: Scheduler, found_in: str, handles: Mapping[str, Any]) 
         handles: Instance id to handle.
     """
     operation = scheduler.operation
-    waiting = operation.in_state(RESUME, "asked", "failed", "unanswered")
-    unconfirmed = tuple(instance for instance, _ in waiting)
+    unconfirmed = unconfirmed_in(operation)
     missing = tuple(instance for instance in unconfirmed if instance not in handles)
     if missing:
         logger.warning(

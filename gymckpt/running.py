@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
@@ -69,6 +69,9 @@ class Running:
         """The tasks in which a verb waits for the operation and will raise its error."""
         self._cleanup_bound_s = cleanup_bound_s
         self._summary = ""
+        self.retired = False
+        """Whether the caller has retired what the restore had installed, so that it cannot be kept.
+        """
         self.ended_inside = False
         """Whether it was its own body that let the instances go on."""
 
@@ -93,7 +96,12 @@ class Running:
     # --- verbs ----------------------------------------------------------------------------------
 
     async def advance(
-        self, trigger: str, goal: str, facts: Mapping[str, object] | None = None
+        self,
+        trigger: str,
+        goal: str,
+        facts: Mapping[str, object] | None = None,
+        *,
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Bring a verb in and wait until the operation is where the verb leads.
@@ -102,6 +110,7 @@ class Running:
             trigger: The verb's trigger.
             goal: The state that it leads to when all goes well.
             facts: What the journal should keep of the verb.
+            begun: Called once the verb's transition is durable.
 
         Raises:
             BaseException: What gave the operation up, after it was reopened; the caller's own
@@ -110,6 +119,7 @@ class Running:
         with self.in_verb():
             try:
                 await self.scheduler.request(trigger, facts)
+                begun()
                 if await self.scheduler.reached(goal):
                     return
             except (IllegalTransition, TransitionRefused):
@@ -189,12 +199,24 @@ class Running:
     async def end_well(self) -> None:
         """Let the instances go on: the operation stands if it got that far, else is discarded."""
         legal = self.operation.declared.legal(self.operation.state)
-        trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
+        wanted = ("discard",) if self.retired else ("resume", "keep", "discard")
+        trigger = next((t for t in wanted if t in legal), None)
         if trigger is not None:
             self.scheduler.post(trigger, {"reason": _DONE})
             self.ended_inside = _INSIDE.get() is self
         with self.in_verb():
+            if trigger == "keep":
+                await self._kept()
             await self.end(None, stands=trigger in ("resume", "keep"))
+
+    async def _kept(self) -> None:
+        """Wait until every instance has proven that it lost nothing, or has not (DESIGN, S5)."""
+        try:
+            await self.scheduler.left("restored")
+            await self.scheduler.left("keeping")
+        except asyncio.CancelledError as error:
+            await self.give_up("cancel", error)
+            raise
 
     async def after_body(self, guard: BodyGuard) -> None:
         """

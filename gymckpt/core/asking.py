@@ -25,7 +25,7 @@ from gymckpt.core.operation import (
     apply,
     machine_of,
 )
-from gymckpt.core.settings import RENEW, RESUME
+from gymckpt.core.settings import RENEW, RESUME, RETIRE
 
 __all__ = [
     "ALSO",
@@ -97,9 +97,11 @@ def ask(
         facts = {**(first or {}), "deadline_ts": deadline_ts}
         first = None
         work.move_call(call, instance, trigger, facts, ask=asked)
-        besides = call == work.operation.also_call
-        left = work.operation.to_retire(instance) if besides else None
-        work.effects.append(SendCall(instance, call, asked, deadline_ts, left))
+        operation = work.operation
+        besides = call == operation.also_call
+        fewer = call == RETIRE and (besides or instance in operation.superseded)
+        left = operation.to_retire(instance) if fewer else None
+        work.effects.append(SendCall(instance, call, asked, deadline_ts, left, besides))
     grace_s = work.operation.settings.reply_grace_s
     work.effects.append(StartTimer(f"budget.{call}", remaining_s + grace_s))
 

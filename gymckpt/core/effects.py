@@ -34,8 +34,9 @@ class SendCall:
     deadline_ts: float
     """The absolute deadline that goes on the wire."""
     left: tuple[EnvironmentEpisode, ...] | None = None
-    """Of a retire that is sent besides, after its operation's resume: the attempts that it names;
-    None for every other ask."""
+    """The attempts that a retire names, where it is not all that its operation names."""
+    besides: bool = False
+    """Whether it is sent besides the state's own call, after its operation's resume."""
 
 
 @attrs.frozen

@@ -93,6 +93,8 @@ class TakenOver:
     `discard`."""
     facts: JsonFacts = attrs.field(factory=dict[str, Any])
     """What the first entry of it should keep besides: who did it by hand, and why."""
+    superseded: tuple[JsonFacts, ...] = ()
+    """What later restores have taken over from a restore: the facts of one `supersede` each."""
 
 
 Event = Triggered | Replied | TimerFired | TakenOver

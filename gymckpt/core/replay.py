@@ -23,7 +23,7 @@ from gymckpt.core.operation import (
 from gymckpt.errors import IllegalTransition, ReplayDiverged
 from gymckpt.topology import from_facts
 
-__all__ = ["replay", "states_after", "states_of"]
+__all__ = ["BAD_FACTS", "replay", "states_after", "states_of"]
 
 
 def replay(entries: Iterable[Entry]) -> OperationState:
@@ -95,7 +95,7 @@ def _first(entry: Entry) -> OperationState:
         initial = operation.declared.initial
         if operation.chart == "restore" or operation.opening.get("call") == "retire":
             from_facts(operation.opening["inventory"])
-    except _BAD_FACTS as error:
+    except BAD_FACTS as error:
         raise ReplayDiverged(entry.seq, "a chart, instances and settings", _words(error)) from error
     if entry.dest != initial:
         raise ReplayDiverged(entry.seq, f"a beginning in {initial!r}", _described(entry))
@@ -135,7 +135,7 @@ def _after(operation: OperationState, entry: Entry) -> OperationState:
     """Return the operation after an entry that the chart gives."""
     try:
         after = apply(operation, entry)
-    except _BAD_FACTS as error:
+    except BAD_FACTS as error:
         raise ReplayDiverged(
             entry.seq, f"the facts of {_described(entry)}", _words(error)
         ) from error
@@ -143,7 +143,7 @@ def _after(operation: OperationState, entry: Entry) -> OperationState:
     return after
 
 
-_BAD_FACTS = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
+BAD_FACTS = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 """What reading the facts of an entry that no release wrote may end with."""
 
 

@@ -201,6 +201,9 @@ def _take_over(work: Work, event: TakenOver) -> None:
     work.operation = attrs.evolve(work.operation, epoch=event.epoch)
     for call in sorted(work.operation.calls_of(work.operation.state)):
         abandon(work, call)
+    for superseded in event.superseded:
+        if "supersede" in work.operation.row.on:
+            _take(work, "supersede", superseded)
     operation = work.operation
     if not operation.cleaning:
         facts = {"reason": f"taken over by {event.owner}", "owner": event.owner}

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 import attrs
 
+from gymckpt.core.effects import SendCall
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.operation import OperationState
 from gymckpt.diagnosis.facts import note_of
@@ -279,9 +280,9 @@ class Retold:
 
     # --- wire -----------------------------------------------------------------------------------
 
-    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+    def message(self, ask: SendCall) -> Message:
         """Return one call as the handles here take it."""
-        return Message(method="tell", args=(call, instance), kwargs={})
+        return Message(method="tell", args=(ask.call, ask.instance), kwargs={})
 
     def judge(self, call: str, instance: str, reply: object) -> Judgement:
         """Return the judgement that the past passed on the reply."""

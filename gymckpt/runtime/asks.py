@@ -90,7 +90,7 @@ class Asks:
         """Send one ask; a failure to send is reported like any other."""
         key = AskKey(effect.call, effect.instance, effect.ask)
         try:
-            message = self._wire.message(effect.call, effect.instance, effect.deadline_ts)
+            message = self._wire.message(effect)
             handle = self._handles.get(effect.instance)
             if handle is None:
                 raise MissingHandle(f"there is no handle for instance {effect.instance!r}")

@@ -23,6 +23,7 @@ from typing import Any
 import attrs
 
 from gymckpt.chart import Ignored, Refused
+from gymckpt.core.asking import ALSO
 from gymckpt.core.effects import (
     CancelCall,
     Effect,
@@ -88,6 +89,8 @@ class Driver:
         """Whether nobody need wait: it has ended, or what is left goes on in the background."""
         self.stopped = False
         """Whether it acts no more: fenced, or broken."""
+        self.is_held: Callable[[], bool] = lambda: False
+        """Whether what is sent besides must wait: a checkpoint or restore is open (DESIGN, 5)."""
         self.on_moved: Callable[[], None] = lambda: None
         """Called after each change of state; must not block or raise."""
         self.on_released: Callable[[], None] = lambda: None
@@ -330,6 +333,9 @@ class Driver:
             return
         if timer == HEARTBEAT:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
+            return
+        if timer == ALSO and self.is_held():
+            self._timers.start(ALSO, self.operation.settings.sweep_interval_s)
             return
         self._put(TimerFired(moment=self._now(), timer=timer))
 

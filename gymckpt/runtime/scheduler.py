@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from gymckpt.chart import Ignored, Refused
+from gymckpt.core.asking import ALSO
 from gymckpt.core.effects import Effect
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.events import FailureRecord, TakenOver, TimerFired, Triggered
 from gymckpt.core.operation import NO_CALLS
 from gymckpt.core.settings import RENEW
+from gymckpt.core.timing import free_at_s, is_unconfirmed_also
 from gymckpt.errors import TransitionRefused
 from gymckpt.runtime.asks import AskKey, record_of
 from gymckpt.runtime.driver import HEARTBEAT, Driver
@@ -26,6 +28,9 @@ from gymckpt.standins import RemoteFailure
 __all__ = ["Scheduler"]
 
 T = TypeVar("T")
+
+_WAITED_FOR = ("asked", "failed", "unanswered")
+"""The states of a call from which an answer may still come."""
 
 
 class Scheduler(Driver):
@@ -48,7 +53,12 @@ class Scheduler(Driver):
         self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
 
     def take_over(
-        self, epoch: int, owner: str, trigger: str = "settle", facts: JsonFacts | None = None
+        self,
+        epoch: int,
+        owner: str,
+        trigger: str = "settle",
+        facts: JsonFacts | None = None,
+        superseded: tuple[JsonFacts, ...] = (),
     ) -> None:
         """
         Go on in place of a controller that is gone; see `released` and `until_released`.
@@ -58,6 +68,7 @@ class Scheduler(Driver):
             owner: The token of this controller.
             trigger: What it brings to an operation that is not being cleaned up yet.
             facts: What the journal should keep of it besides.
+            superseded: What later restores have taken over from it.
         """
         self._ledger.resume(self.operation)
         if self.operation.settled:  # whoever drove it before has ended it just before the claim
@@ -66,9 +77,15 @@ class Scheduler(Driver):
             self._wake()
             return
         self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
-        moment = self._now()
         self._put(
-            TakenOver(moment=moment, epoch=epoch, owner=owner, trigger=trigger, facts=facts or {})
+            TakenOver(
+                moment=self._now(),
+                epoch=epoch,
+                owner=owner,
+                trigger=trigger,
+                facts=facts or {},
+                superseded=superseded,
+            )
         )
 
     def pick_up(self, effects: Iterable[Effect]) -> None:
@@ -82,6 +99,15 @@ class Scheduler(Driver):
         for effect in effects:
             self._perform(effect)
 
+    def call_to(self, instance: str) -> str | None:
+        """Return the call that an instance is to answer in the present state, if there is one."""
+        operation = self.operation
+        call, also = operation.phase_call, operation.also_call
+        if call is not None and operation.call_state(call, instance).state in _WAITED_FOR:
+            return call
+        left = also is not None and is_unconfirmed_also(operation, also, instance)
+        return also if left else call
+
     def declare_gone(self, instance: str, reason: str, facts: JsonFacts) -> None:
         """
         Take an instance for dead, on somebody's word, in the call that it is asked now.
@@ -91,7 +117,7 @@ class Scheduler(Driver):
             reason: Whose word it is, and why.
             facts: What the journal should keep of it besides.
         """
-        call = str(self.operation.phase_call)
+        call = str(self.call_to(instance))
         ask = self.operation.call_state(call, instance).ask
         failure = FailureRecord(type="DeclaredGone", text=reason, transient=False, dead=True)
         key = AskKey(call, instance, ask)
@@ -180,6 +206,38 @@ class Scheduler(Driver):
             except asyncio.CancelledError:
                 cancels += 1
         return cancels
+
+    def ask_besides(self) -> None:
+        """Send what the state sends besides, now that nothing is open that it must wait for."""
+        self.follow_loop()
+        if self.operation.also_call is not None and not (self.stopped or self.is_held()):
+            self._timers.stop(ALSO)
+            self._put(TimerFired(moment=self._now(), timer=ALSO))
+
+    async def until_besides_ended(self, *, own: bool = False) -> None:
+        """
+        Wait until nothing that was sent besides can be on its way any more.
+
+        That takes at the most until the deadline and grace of the latest of it have passed.
+
+        Args:
+            own: Whether only what is waited for here counts, and not what was given up.
+        """
+        states = ("asked",) if own else ("asked", "unanswered")
+        while not self.stopped and (call := self.operation.also_call) is not None:
+            operation = self.operation
+            sent = operation.in_state(call, *states)
+            free_s = max((free_at_s(operation, call, name) for name, _ in sent), default=0.0)
+            left_s = free_s - self._now().at_s
+            if left_s <= 0 and not (self._queue or self._batch):
+                return
+            bound_s = left_s if left_s > 0 else operation.settings.control_timeout_s
+            await asyncio.wait({self._waiter()}, timeout=bound_s)
+
+    async def left(self, state: str) -> None:
+        """Wait until the operation has left a state, or nobody need wait any longer."""
+        while self.operation.state == state and not self.released:
+            await self._waiter()
 
     def sweep(self) -> None:
         """

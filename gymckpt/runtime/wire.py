@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
+from gymckpt.core.effects import SendCall
+
 __all__ = ["Judgement", "Message", "Wire"]
 
 
@@ -36,7 +38,7 @@ class Judgement:
 class Wire(Protocol):
     """The particulars of one operation; used from the event loop only."""
 
-    def message(self, call: str, instance: str, deadline_ts: float) -> Message:
+    def message(self, ask: SendCall) -> Message:
         """Return what to send for one ask."""
         ...
 
