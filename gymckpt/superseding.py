@@ -42,7 +42,9 @@ def superseded_by(later: OperationState, earlier: OperationState) -> dict[str, A
         return None
     for instance in earlier.instances:
         installed = frozenset(later.to_retire(instance) if instance in later.instances else ())
-        both = tuple(one for one in earlier.to_retire(instance) if one in installed)
+        confirmed = earlier.call_state("retire", instance).state in ("answered", "gone", "lapsed")
+        left = () if confirmed else earlier.to_retire(instance)
+        both = tuple(one for one in left if one in installed)
         if both:
             attempts[instance] = both
     return {"by": later.operation_id, "attempts": to_facts(attempts)} if attempts else None

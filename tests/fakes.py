@@ -253,6 +253,14 @@ class FakeActor:
             return ["tools"]
         return None
 
+    def restart_empty(self) -> None:
+        """Come back under the same handle with nothing of what was before."""
+        self.holder = None
+        self.resumed.clear()
+        self.restored.clear()
+        self.running.clear()
+        self.retired.clear()
+
     def _close(self, wire_id: str) -> None:
         self.holder = wire_id
         self.closings.append(wire_id)

@@ -129,8 +129,8 @@ def ask_besides(work: Work, _call: str = "") -> None:
     for instance in tuple(timing.unconfirmed_also(operation)):
         found = operation.call_state(call, instance)
         left_s = timing.free_at_s(operation, call, instance) - work.now.at_s
-        if not _is_open(operation, instance):
-            continue  # the timer starts anew when it has confirmed its resume
+        if found.state == "asked" or not _is_open(operation, instance):
+            continue  # the timer starts anew when the ask has ended, or the resume is confirmed
         if left_s > timing.RESOLUTION_S:
             waiting_s.append(left_s)
         elif operation.lease_horizon_at_s <= work.now.at_s and _was_asked_here(operation, found):

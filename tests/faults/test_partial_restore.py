@@ -87,7 +87,7 @@ def test_b9_all_or_none_whatever_fails(
                     await world.coordinator.retire_restored(name, manifest)
                 if body != "good":
                     raise ValueError("train")
-        await asyncio.sleep(400)  # late restores, sweeps and what is still owed
+        await asyncio.sleep(400)  # late restores, sweeps and late retires
         for instance, actor in world.shards.checkpoint_handles.items():
             wanted = set(manifest.next_attempts()[instance]) if good else set()
             assert actor.running & set(manifest.next_attempts()[instance]) == wanted
@@ -131,28 +131,29 @@ async def test_retire_inside_and_outside(new_world: NewWorld) -> None:
             await world.coordinator.retire("other", manifest.next_attempts())
         await world.coordinator.retire_restored("mine", manifest)
     assert not any(actor.running for actor in world.actors)
-    assert [actor.ops for actor in world.actors] == [["restore", "retire", "resume"]] * 2
+    assert [actor.ops for actor in world.actors] == [["restore", "retire", "retire", "resume"]] * 2
+    assert world.operation("mine").state == "discarded"
 
 
-async def test_owed_retires_are_paid_before_the_next_operation(
-    new_world: NewWorld, journal: Journal
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_lone_resume_keeps_a_restore_unless_it_was_retired(
+    whole: bool, new_world: NewWorld
 ) -> None:
-    """S5: a retire that failed while its restore was given up comes before the next operation."""
-    world = new_world(2, journal=journal, fenced=True)
-    manifest = world.manifest()
-    world.actors[0].scripts["retire"] = [GymCheckpointUnavailable("HTTP 503")]
-    world.actors[1].scripts["restore"] = [RuntimeError("no")]
-    with pytest.raises(GymCheckpointOperationError):
-        await world.coordinator.restore("first", "/nowhere", manifest)
-    assert world.actors[0].running == set(manifest.next_attempts()["tools/replica-0"])
-    async with world.committed("second", world.root()):
-        assert not world.actors[0].running
-    ops = world.actors[0].ops
-    assert ops == ["restore", "retire", "resume", "retire", "prepare", "commit", "resume"]
-    assert world.actors[1].ops.count("retire") == 1
+    """`resume` of a restore's id keeps it, also where some attempts, but not all, were retired."""
+    world = new_world(2, fenced=True)
+    manifest = world.manifest(each=2)
+    await world.coordinator.restore("mine", "/nowhere", manifest)
+    if whole:
+        await world.coordinator.retire_restored("mine", manifest)
+    else:
+        some = {name: some[:1] for name, some in manifest.next_attempts().items()}
+        await world.coordinator.retire("mine", some)
+    await world.coordinator.resume("mine")
+    assert world.operation("mine").state == ("discarded" if whole else "resumed")
+    assert [len(actor.running) for actor in world.actors] == ([0, 0] if whole else [1, 1])
 
 
-async def test_owed_retires_are_paid_in_the_background(new_world: NewWorld) -> None:
+async def test_late_retires_in_the_background(new_world: NewWorld) -> None:
     """S5: without a next operation the failed retire is tried again by itself."""
     world = new_world(1, fenced=True, sweep_interval_s=0.05)
     world.actors[0].scripts["retire"] = [GymCheckpointUnavailable("HTTP 503")] * 2

@@ -121,9 +121,11 @@ class World:
             for number, instance in enumerate(self.ids)
         }
 
-    def manifest(self, checkpoint_id: str = "source", *, each: int = 1) -> GymCheckpointManifest:
+    def manifest(
+        self, checkpoint_id: str = "source", *, each: int = 1, word: str = "r"
+    ) -> GymCheckpointManifest:
         """Return the manifest of a checkpoint of this world."""
-        offered = self.offer(each=each)
+        offered = self.offer(each=each, word=word)
         return GymCheckpointManifest(
             2,
             checkpoint_id,
