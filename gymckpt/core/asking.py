@@ -25,7 +25,7 @@ from gymckpt.core.operation import (
     apply,
     machine_of,
 )
-from gymckpt.core.settings import RENEW, RESUME
+from gymckpt.core.settings import RENEW, RESUME, RETIRE
 
 __all__ = [
     "ALSO",
@@ -97,7 +97,7 @@ def ask(
         facts = {**(first or {}), "deadline_ts": deadline_ts}
         first = None
         work.move_call(call, instance, trigger, facts, ask=asked)
-        besides = call == work.operation.also_call
+        besides = call == RETIRE and call == work.operation.also_call
         left = work.operation.to_retire(instance) if besides else None
         work.effects.append(SendCall(instance, call, asked, deadline_ts, left))
     grace_s = work.operation.settings.reply_grace_s
@@ -116,7 +116,8 @@ def ask_besides(work: Work, _call: str = "") -> None:
     Send what the state sends besides to whoever has not confirmed it, or let it rest (DESIGN, 5).
 
     An instance is asked once it is open again, and not before its ask before has been answered or
-    can no longer be on its way. Past the lease horizon each is asked once more and then rests.
+    can no longer be on its way. Past the lease horizon it rests, once it was asked in this state.
+    An ask that is out is left alone: its answer or its expiry starts the timer anew.
     """
     operation = work.operation
     call = operation.also_call
@@ -127,7 +128,7 @@ def ask_besides(work: Work, _call: str = "") -> None:
     for instance in tuple(timing.unconfirmed_also(operation)):
         found = operation.call_state(call, instance)
         left_s = timing.free_at_s(operation, call, instance) - work.now.at_s
-        if not _is_open(operation, instance):
+        if found.state == "asked" or not _is_open(operation, instance):
             continue  # the timer starts anew when it has confirmed its resume
         if left_s > timing.RESOLUTION_S:
             waiting_s.append(left_s)

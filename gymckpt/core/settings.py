@@ -16,6 +16,7 @@ __all__ = [
     "OWNER_TIMEOUT_S",
     "RENEW",
     "RESUME",
+    "RETIRE",
     "SWEEP_CALLS",
     "RetryPolicy",
     "Settings",
@@ -25,7 +26,8 @@ __all__ = [
 
 RENEW = "renew"
 RESUME = "resume"
-SWEEP_CALLS = frozenset({"retire", "forget", RESUME})
+RETIRE = "retire"
+SWEEP_CALLS = frozenset({RETIRE, "forget", RESUME})
 """The calls that close no instance, so that one may be sent without a resume to follow."""
 CALLS = SWEEP_CALLS | {"prepare", RENEW, "commit", "restore"}
 """All calls that a chart may send."""
