@@ -118,7 +118,8 @@ def ask_besides(work: Work, _call: str = "") -> None:
     Send what the state sends besides to whoever has not confirmed it, or let it rest (DESIGN, 5).
 
     An instance is asked once it is open again, and not before its ask before has been answered or
-    can no longer be on its way. Past the lease horizon each is asked once more and then rests.
+    can no longer be on its way. Past the lease horizon it rests, once it was asked in this state.
+    An ask that is out is left alone: its answer or its expiry starts the timer anew.
     """
     operation = work.operation
     call = operation.also_call

@@ -16,7 +16,7 @@ from gymckpt.core import timing
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import NO_CALLS, OperationState
-from gymckpt.core.settings import RENEW, RESUME
+from gymckpt.core.settings import RENEW, RESUME, RETIRE
 from gymckpt.errors import InvariantViolated
 
 __all__ = ["CHECKS", "require_invariants"]
@@ -172,7 +172,7 @@ def check_retired_when_open(
         resume = before.call_state(RESUME, entry.instance).state
         if resume not in ("answered", "lapsed"):
             return f"{call} is sent to {entry.instance}, whose resume is {resume}"
-    if not before.to_retire(entry.instance):
+    if call == RETIRE and not before.to_retire(entry.instance):
         return f"nothing of {entry.instance} is left to {call}"
     free_s = timing.free_at_s(before, str(call), entry.instance)
     if free_s > entry.at_s + timing.RESOLUTION_S:

@@ -273,7 +273,7 @@ def require_runnable(chart: str, version: object) -> Chart:
 
 def _require_named(declared: Chart, facts: Mapping[str, Any]) -> None:
     """Require that an operation says what its chart leaves open."""
-    if any(state.call == AT_OPENING for state in declared.states.values()):
+    if any(AT_OPENING in (state.call, state.also) for state in declared.states.values()):
         call = facts.get("call")
         if call not in SWEEP_CALLS:
             raise ValueError(

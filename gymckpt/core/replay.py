@@ -20,8 +20,8 @@ from gymckpt.core.operation import (
     machine_of,
     opened,
 )
+from gymckpt.core.settings import RETIRE
 from gymckpt.errors import IllegalTransition, ReplayDiverged
-from gymckpt.topology import from_facts
 
 __all__ = ["BAD_FACTS", "replay", "states_after", "states_of"]
 
@@ -93,8 +93,9 @@ def _first(entry: Entry) -> OperationState:
     try:
         operation = opened(entry)
         initial = operation.declared.initial
-        if operation.chart == "restore" or operation.opening.get("call") == "retire":
-            from_facts(operation.opening["inventory"])
+        if operation.chart == "restore" or operation.opening.get("call") == RETIRE:
+            for instance in operation.instances:
+                operation.to_retire(instance)
     except BAD_FACTS as error:
         raise ReplayDiverged(entry.seq, "a chart, instances and settings", _words(error)) from error
     if entry.dest != initial:

@@ -154,7 +154,7 @@ def step(operation: OperationState, event: Event) -> Step:
     else:
         _take_timer(work, event)
     _run_conditions(work)
-    _maybe_release(work, None if isinstance(event, TakenOver) else operation)
+    _maybe_release(work, operation, anew=isinstance(event, TakenOver))
     return Step(
         entries=tuple(work.entries),
         operation=work.operation,
@@ -377,21 +377,21 @@ def _stop_waiting_to_reopen(work: Work) -> None:
         work.effects.append(CancelCall(instance, RESUME))
 
 
-def _maybe_release(work: Work, before: OperationState | None) -> None:
+def _maybe_release(work: Work, before: OperationState, *, anew: bool) -> None:
     """
     Let the caller go when its attempts at reopening are made, and go on in the background.
 
     Args:
         work: The step.
-        before: The operation before it, whose caller may have been let go; None where that was
-            another controller's.
+        before: The operation before it.
+        anew: Whether another controller goes on, whose caller was let go by nobody yet.
     """
     operation = work.operation
     goes_on = operation.row.reopens or operation.also_call is not None
     if not goes_on or not timing.is_exhausted(operation, work.now):
         return
-    known = before is not None and before.state == operation.state
-    if known and before is not None and timing.is_exhausted(before, work.now):
+    known = before.state == operation.state and timing.is_exhausted(before, work.now)
+    if known and not anew:
         return
     if operation.row.reopens:
         _stop_waiting_to_reopen(work)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import CallState, OperationState
-from gymckpt.core.settings import RENEW, RESUME
+from gymckpt.core.settings import RENEW, RESUME, RETIRE
 
 __all__ = [
     "CONDITIONS",
@@ -162,8 +162,9 @@ def unconfirmed_also(operation: OperationState) -> Iterator[str]:
 
 def is_unconfirmed_also(operation: OperationState, call: str, instance: str) -> bool:
     """Whether one instance is still to confirm a call that the state sends besides."""
-    found = operation.call_state(call, instance)
-    return found.state not in _SETTLED and bool(operation.to_retire(instance))
+    if operation.call_state(call, instance).state in _SETTLED:
+        return False
+    return call != RETIRE or bool(operation.to_retire(instance))
 
 
 def free_at_s(operation: OperationState, call: str, instance: str) -> float:
@@ -190,9 +191,11 @@ def is_exhausted(operation: OperationState, now: Moment) -> bool:
 
 
 def _is_tried(operation: OperationState, call: str) -> bool:
-    """Whether a call that is tried again and again was sent everywhere, and each try has ended."""
+    """Whether a call that is tried again and again was sent to all, and each try has ended."""
     calls = operation.calls_for(call)
-    return len(calls.by_instance) == len(operation.instances) and not calls.count("asked")
+    if calls.count("asked"):
+        return False
+    return all(calls.get(name).ask for name in unconfirmed_also(operation))
 
 
 def lease_lost(operation: OperationState, now: Moment) -> bool:

@@ -317,6 +317,53 @@ FAULTS = [
     ),
     (
         OPERATION,
+        'call = "prepare"\n',
+        'call = "prepare"\nalso = "retire"\n',
+        ["states.asking.when: nothing ends the wait for 'retire'; add all_settled"],
+    ),
+    (
+        OPERATION,
+        'call = "resume"\n',
+        'call = "resume"\nalso = "resume"\n',
+        ["states.reopening.also: 'resume' is the state's call already; remove one of the two"],
+    ),
+    (
+        OPERATION,
+        'call = "resume"\n',
+        'call = "resume"\nalso = "Retire"\n',
+        [
+            "states.reopening.also: 'Retire' is no name; a name is a lower-case letter and then "
+            "lower-case letters, digits and '_'"
+        ],
+    ),
+    (
+        OPERATION,
+        'means = "nothing was sent"\n',
+        'means = "nothing was sent"\nalso = "retire"\nwhen.all_settled = "run"\n',
+        [
+            "states.open: waits for 'retire' without a bound; add budget = \"prepare\" or "
+            '"control"',
+        ],
+    ),
+    (
+        OPERATION,
+        'means = "it has ended"\nfinal = true\nignore.discard',
+        'means = "it has ended"\nfinal = true\nalso = "retire"\nignore.discard',
+        [
+            "states.over.also: the state is final, nothing is done in it any more",
+            "states.over.when: nothing ends the wait for 'retire'; add all_settled",
+            "states.over: waits for 'retire' without a bound; add budget = \"prepare\" or "
+            '"control"',
+        ],
+    ),
+    (
+        CALL,
+        'means = "it rings"\n',
+        'means = "it rings"\nalso = "retire"\n',
+        ["states.ringing.also: only a chart of scope 'operation' may have it"],
+    ),
+    (
+        OPERATION,
         'call = "resume"\n',
         'call = "renew"\n',
         ["states.reopening.reopens: needs call = 'resume', not 'renew'"],

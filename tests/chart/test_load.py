@@ -83,6 +83,7 @@ def test_what_a_file_leaves_out_is_none_or_false() -> None:
         "means": "m",
         "final": False,
         "call": None,
+        "also": None,
         "budget": None,
         "effect": None,
         "renews": False,
@@ -229,14 +230,12 @@ SHAPES = [
     (
         'call = "prepare"',
         'name = "prepare"',
-        "states.asking.name: is an unknown key; known: means, final, call, budget, "
-        "effect and 5 more",
+        "states.asking.name: is an unknown key; known: means, final, call, also, budget and 6 more",
     ),
     (
         "[states.open]\n",
         '[states.open]\n"a b" = 1\n',
-        "states.open.'a b': is an unknown key; known: means, final, call, budget, effect "
-        "and 5 more",
+        "states.open.'a b': is an unknown key; known: means, final, call, also, budget and 6 more",
     ),
 ]
 

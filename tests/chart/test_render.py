@@ -170,8 +170,11 @@ def test_table_says_what_a_state_does() -> None:
         row for row in to_table(load_chart("checkpoint")) if row.state == "committing"
     )
     assert committing.calls == "commit, renew rounds"
-    (calling,) = (row for row in to_table(load_chart("sweep")) if row.calls)
+    calling, insisting = (row for row in to_table(load_chart("sweep")) if row.calls)
     assert calling.calls == "named at opening"
+    assert insisting.calls == "also the call named at opening where it is unconfirmed"
+    (discarding,) = (row for row in to_table(load_chart("restore")) if row.state == "discarding")
+    assert discarding.calls == "resume, also retire where it is unconfirmed"
 
 
 @pytest.mark.parametrize("name", chart_names())

@@ -38,6 +38,7 @@ from gymckpt.core.operation import OperationState
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import RetryPolicy, Settings
 from gymckpt.core.step import Step, open_operation, step
+from gymckpt.topology import to_facts
 from tests.core.steps import TAKEN, as_read, hold_step, transitions_of
 
 START_TS = 1_700_000_000.0
@@ -72,6 +73,14 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"main/replica-{index}" for index in range(count))
 
 
+def inventory(instances: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return what an opening names for each instance: two attempts of rollouts of its own."""
+    return {
+        name: [{"rollout_id": f"r{index}-{n}", "attempt": 2 * n} for n in range(2)]
+        for index, name in enumerate(instances)
+    }
+
+
 @attrs.frozen
 class FileJob:
     """A file effect that has not ended."""
@@ -97,8 +106,12 @@ class World:
             chart: The chart that it runs.
             instances: How many instances there are, or their ids.
             numbers: Its settings.
-            facts: What its opening entry keeps besides.
+            facts: What its opening entry keeps besides; an inventory where it must hold one.
         """
+        ids = names(instances) if isinstance(instances, int) else tuple(instances)
+        facts = dict(facts or {})
+        if chart == "restore" or facts.get("call") == "retire":
+            facts.setdefault("inventory", inventory(ids))
         self.at_s = 0.0
         self.wall_offset_s = 0.0
         """How far the wall clock has been set off its start."""
@@ -123,9 +136,9 @@ class World:
             run="run",
             operation_id="op-1",
             chart=chart,
-            instances=names(instances) if isinstance(instances, int) else instances,
+            instances=ids,
             settings=numbers or settings(),
-            facts=facts or {},
+            facts=facts,
         )
         self.operation = opening.operation
         self.entries += opening.entries
@@ -243,14 +256,21 @@ class World:
         """Let the latest ask of a call say that the actors are dead."""
         self.fail(call, *instances, failure=DEAD)
 
+    def supersede(self, *instances: str | int, of: slice = slice(None)) -> Step:
+        """Let a later restore take over the attempts of some instances, or some of these."""
+        ids = [self.operation.instances[x] if isinstance(x, int) else x for x in instances]
+        left = {name: self.operation.to_retire(name)[of] for name in ids}
+        return self.verb("supersede", by="op-2", attempts=to_facts(left))
+
     def go_on(self) -> None:
         """Let happen next what must happen for all to go well, if there is anything."""
         row = self.operation.row
         verb = next((trigger for trigger in VERBS if trigger in row.on), None)
+        waiting = self.outstanding(self.operation.phase_call) or self.asks
         if row.effect == "write_manifest" and self.jobs:
             self.end_file("write", well=True)
-        elif self.outstanding(self.operation.phase_call):
-            self.answer(str(self.operation.phase_call or "renew"))
+        elif waiting:
+            self.answer(waiting[0].call)
         elif verb is not None:
             self.verb(verb)
 
@@ -289,7 +309,9 @@ class World:
     def crash_and_replay(self) -> None:
         """Require that what was recorded gives exactly the state that was lived."""
         replayed = self.replayed()
-        assert replayed == attrs.evolve(self.operation, epoch=replayed.epoch)
+        claimed = {"epoch": replayed.epoch, "at_s": replayed.at_s}  # which a claim alone may raise
+        assert replayed == attrs.evolve(self.operation, **claimed)
+        assert replayed.at_s == self.entries[-1].at_s <= self.operation.at_s
         assert replayed.epoch == self.entries[-1].epoch <= self.operation.epoch
 
     def take_over(

@@ -72,6 +72,8 @@ def bring_about(world: World, trigger: str) -> None:
         world.wait_until(lambda world: "withdraw" in triggers_of(world, entries))
     elif condition := condition_of(row, trigger):
         _bring_to_hold(world, condition)
+    elif trigger == "supersede":
+        world.supersede(0)
     else:
         world.verb(trigger)
     assert trigger in triggers_of(world, entries), f"{trigger} was not taken in {row.name}"
@@ -88,13 +90,14 @@ def condition_of(row: State, trigger: str) -> str | None:
 
 
 def _bring_to_hold(world: World, condition: str) -> None:
-    call = world.operation.phase_call
+    call = world.operation.phase_call or world.operation.also_call
     if condition == "lease_lost":
         world.wait_until(lambda world: bool(world.outstanding("renew")))
         world.fail("renew", 0, failure=FATAL)
     elif condition in ("all_answered", "all_settled"):
         while world.outstanding_withdrawals():
             world.end_file("withdraw", well=True)
+        world.wait_until(lambda world: bool(world.outstanding(call)))
         world.answer(str(call))
     else:
         world.fail(str(call), *range(len(world.operation.instances)), failure=FATAL)

@@ -15,10 +15,10 @@ import attrs
 import pytest
 
 from gymckpt.chart import ChartMachine, Facts, Fired
-from gymckpt.core import asking, timing
+from gymckpt.core import asking, invariants, timing
 from gymckpt.core import step as stepping
 from gymckpt.core.effects import Effect, SendCall, StartTimer, WithdrawManifest
-from gymckpt.core.events import Event, Replied, TakenOver
+from gymckpt.core.events import Event, Moment, Replied, TakenOver
 from gymckpt.core.operation import OperationState
 from gymckpt.core.settings import Settings
 from gymckpt.core.step import Step
@@ -29,7 +29,7 @@ from gymckpt.runtime import driver as runtime_driver
 from tests.core import driver as test_driver
 from tests.core.steps import TAKEN
 
-__all__ = ["PLANTS", "Plant", "planted"]
+__all__ = ["OF_RESTORES", "PLANTS", "Plant", "planted"]
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -198,6 +198,77 @@ def lease_never_expires(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ControlPlane, "expire", _nothing)
 
 
+def _unchecked(patch: pytest.MonkeyPatch, check: str) -> None:
+    """Let the core do without one of its own checks, so that others must find what is wrong."""
+    patch.setattr(invariants, "CHECKS", [one for one in invariants.CHECKS if one[0] != check])
+
+
+def kept_without_renewal(patch: pytest.MonkeyPatch) -> None:
+    """A restore stands when its body has ended, whatever became of the instances meanwhile."""
+    _unchecked(patch, "S5-kept-after-renewal")
+    patch.setitem(timing.CONDITIONS, "all_answered", _answered_or_keeping)
+    patch.setitem(timing.HOLDING, "all_answered", _answered_or_keeping)
+
+
+def _answered_or_keeping(operation: OperationState, now: Moment) -> bool:
+    return operation.state == "keeping" or timing.all_answered(operation, now)
+
+
+def old_renewal_counts(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has answered a renewal of the body is not asked again when that has ended."""
+    _unchecked(patch, "S5-kept-after-renewal")
+    real = stepping.ask_all
+
+    def faulty(work: Any, call: str) -> None:
+        if work.operation.state != "keeping":
+            real(work, call)
+        else:
+            left = [name for name, _ in work.operation.in_state(call, "failed", "unanswered")]
+            asking.ask(work, call, left, "retry")
+
+    patch.setattr(stepping, "ask_all", faulty)
+
+
+def late_retire_while_closed(patch: pytest.MonkeyPatch) -> None:
+    """What is unconfirmed is retired anew before its instance is open."""
+    _unchecked(patch, "S5-retired-when-open")
+    patch.setattr(asking, "_is_open", lambda _operation, _instance: True)
+
+
+def late_retires_at_once(patch: pytest.MonkeyPatch) -> None:
+    """An earlier retire that may still be on its way holds the next one back no longer."""
+    patch.setattr(timing, "free_at_s", lambda _operation, _call, _instance: 0.0)
+
+
+def superseded_is_retired(patch: pytest.MonkeyPatch) -> None:
+    """Attempts that a later restore has taken over are stopped all the same."""
+    real = OperationState.to_retire
+
+    def faulty(self: OperationState, instance: str) -> Any:
+        return real(attrs.evolve(self, superseded={}), instance)
+
+    patch.setattr(OperationState, "to_retire", faulty)
+
+
+def late_retires_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who has reopened is asked no more for what it has not retired."""
+    patch.setattr(timing, "unconfirmed_also", lambda _operation: iter(()))
+
+
+OF_RESTORES: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        kept_without_renewal,
+        old_renewal_counts,
+        late_retire_while_closed,
+        late_retires_at_once,
+        superseded_is_retired,
+        late_retires_forgotten,
+    )
+}
+"""Faults that show where a restore is kept, or could not be retired."""
+
+
 PLANTS: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -218,7 +289,7 @@ PLANTS: dict[str, Plant] = {
         lease_never_expires,
     )
 }
-"""Every fault by its name."""
+"""Every other fault by its name."""
 
 
 @contextmanager
@@ -226,7 +297,7 @@ def planted(fault: str) -> Iterator[None]:
     """Plant a fault for a while."""
     before = frozenset(TAKEN)
     with pytest.MonkeyPatch.context() as patch:
-        PLANTS[fault](patch)
+        (PLANTS | OF_RESTORES)[fault](patch)
         try:
             yield
         finally:

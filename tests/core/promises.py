@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import attrs
 
@@ -47,6 +48,14 @@ class Ledger:
     """Instance whose renewal is in trouble to whether its lease is known to be lost."""
     confirmed: set[str] = attrs.field(factory=set)
     dead: set[str] = attrs.field(factory=set)
+    asked_in: dict[tuple[str, str, int], int] = attrs.field(factory=dict)
+    """Ask to the event that it left in."""
+    proved: set[str] = attrs.field(factory=set)
+    """The instances that have answered a renewal that left after the caller kept the restore."""
+    on_its_way_until_s: dict[Key, float] = attrs.field(factory=dict)
+    """Call and instance to when the latest ask can no longer arrive, unless it came back."""
+    lease_ends_s: float = 0.0
+    """The latest deadline that any call which extends a lease has carried."""
 
 
 class Promises:
@@ -56,8 +65,10 @@ class Promises:
         """Begin to watch."""
         self.world = world
         self.calls = Ledger()
-        self.kept = False
-        """Whether a restore was taken over by its caller, so that nothing is to be retired."""
+        self.kept_in = math.inf
+        """The event in which its caller has taken a restore over."""
+        self.left = attempts_of(world)
+        """Instance to the attempts that are still the operation's to retire."""
         self.writes = 0
         self.ended_in: str | None = None
         self._events = 0
@@ -81,9 +92,16 @@ class Promises:
             self._note_reply(event)
         elif isinstance(event, TakenOver):
             self.calls.waiting.clear()
-        self.kept = self.kept or any(entry.trigger == "keep" for entry in taken.entries)
+        for entry in taken.entries:
+            if entry.trigger == "keep":
+                self.kept_in = self._events
+            elif entry.trigger == "supersede":
+                for name, attempts in entry.facts["attempts"].items():
+                    self.left[name] = [one for one in self.left[name] if one not in attempts]
         for effect in taken.effects:
             self._note_effect(effect, before)
+        if before.chart == "restore" and taken.operation.state in ("resuming", "resumed"):
+            assert self.calls.proved == set(self.instances), "S5: kept without a renewal after it"
         if self.ended_in is not None:
             assert taken.operation.state == self.ended_in, "S2/S3: what has ended stays as it is"
 
@@ -96,6 +114,10 @@ class Promises:
         if calls.waiting.get(key) != reply.ask:
             return
         del calls.waiting[key]
+        calls.on_its_way_until_s.pop(key, None)
+        asked_in = calls.asked_in[reply.call, reply.instance, reply.ask]
+        if reply.call == "renew" and reply.outcome == "answered" and asked_in >= self.kept_in:
+            calls.proved.add(reply.instance)
         if reply.outcome == "answered":
             calls.answered[key] = self._events
             ends_s = calls.ends_at_s[reply.call, reply.instance, reply.ask]
@@ -133,7 +155,17 @@ class Promises:
         self.calls.waiting[key] = effect.ask
         left_s = effect.deadline_ts - moment.ts
         assert -SLACK_S <= left_s <= self._budget_s(effect.call) + SLACK_S
-        self.calls.ends_at_s[effect.call, effect.instance, effect.ask] = moment.at_s + left_s
+        ask, ends_s = (*key, effect.ask), moment.at_s + left_s
+        self.calls.asked_in[ask] = self._events
+        self.calls.ends_at_s[ask] = ends_s
+        self.calls.on_its_way_until_s[key] = ends_s + self.numbers.reply_grace_s
+        if effect.call != "resume" and not (self._besides and self.calls.lease_ends_s):
+            self.calls.lease_ends_s = max(self.calls.lease_ends_s, ends_s)
+
+    @property
+    def _besides(self) -> bool:
+        """Whether what leaves is no part of driving the operation: nobody is closed by it."""
+        return "resume" in self.calls.sent or self.world.operation.state == "insisting"
 
     def _budget_s(self, call: str) -> float:
         numbers = self.numbers
@@ -151,9 +183,25 @@ class Promises:
             assert "resume" not in self.calls.sent, f"S4: {call} after resume"
         if call == "commit":
             self._hold_commit(instance)
-        if call == "resume" and "restore" in self.calls.sent and not self.kept:
+        if call == "resume" and "restore" in self.calls.sent:
             retired = self.calls.sent.get("retire", set())
-            assert len(retired) == len(self.instances), "S5: resume before retire"
+            settled = len(self.instances) in (len(retired), len(self.calls.proved))
+            assert settled, "S5: resume before retire"
+        if call == "retire" and self._besides:
+            self._hold_retire_besides(effect)
+        else:
+            assert effect.left is None, f"{call} names attempts"
+
+    def _hold_retire_besides(self, effect: SendCall) -> None:
+        """S5: what is unconfirmed is retired where the instance is open, one ask at a time."""
+        calls, instance, now_s = self.calls, effect.instance, self.world.at_s + SLACK_S
+        if self.world.operation.chart == "restore":
+            is_open = instance in calls.confirmed or now_s >= self.horizon_s
+            assert is_open, "S5: retired anew before it is open"
+        free_s = calls.on_its_way_until_s.get(("retire", instance), 0.0)
+        assert now_s >= free_s, "S5: two retires on their way"
+        assert effect.left, "S5: nothing of it is to be retired"
+        assert [one.to_dict() for one in effect.left] == self.left[instance], "S5: other attempts"
 
     def _hold_commit(self, asked: str) -> None:
         """All are asked in one step, so that what holds for the first of them holds for all."""
@@ -177,7 +225,18 @@ class Promises:
         if told.released and self.world.operation.settled:
             self.ended_in = self.world.operation.state
             unsure = self._sent(*CLOSING) - self.calls.confirmed - self.calls.dead
-            assert not unsure or self.horizon_s <= self.world.at_s + SLACK_S, "S3: not reopened"
+            passed = self.horizon_s <= self.world.at_s + SLACK_S
+            assert not unsure or passed, "S3: not reopened"
+            assert passed or not self._unretired(), "S5: ended before all was retired"
+
+    def _unretired(self) -> set[str]:
+        """Return the instances on which attempts that were given up may still go on."""
+        taken = {entry.trigger for entry in self.world.entries if entry.instance is None}
+        owes = {("discarded", "restore"), ("done", "insist")}
+        if not any(self.world.operation.state == state and by in taken for state, by in owes):
+            return set()
+        confirmed = {name for call, name in self.calls.answered if call == "retire"}
+        return {name for name in self.instances if self.left[name]} - confirmed - self.calls.dead
 
     # --- what must hold at any time -------------------------------------------------------------
 
@@ -199,8 +258,7 @@ class Promises:
     @property
     def horizon_s(self) -> float:
         """When every instance has reopened by itself, by the operation's clock."""
-        ends_s = (s for (call, _, _), s in self.calls.ends_at_s.items() if call != "resume")
-        return max(ends_s, default=0.0) + self.numbers.lease_grace_s
+        return self.calls.lease_ends_s + self.numbers.lease_grace_s
 
     def release_bound_s(self) -> float:
         """Return how long it may take until nobody need wait, if nothing is heard any more (L1)."""
@@ -214,7 +272,12 @@ class Promises:
         cleaning_s = max(self._tries_s("resume"), call_s)
         if self.world.operation.chart == "restore":
             cleaning_s += self._tries_s("retire")
-        return own_s.get(self.world.operation.state, call_s) + cleaning_s + SLACK_S
+        return own_s.get(self.world.operation.state, call_s) + cleaning_s + self._held_s + SLACK_S
+
+    @property
+    def _held_s(self) -> float:
+        """How long the surroundings still hold back what is sent besides."""
+        return max(0.0, self.world.timers.get("also", 0.0) - self.world.at_s)
 
     def _lease_bound_s(self) -> float:
         """Return how long a lease may go on to be trusted while nothing is heard."""
@@ -233,7 +296,10 @@ class Promises:
         # What is sent until then extends the leases by one more budget; then comes the last sweep.
         last_sent_s = released_s + self.numbers.control_timeout_s
         horizon_s = max(self.horizon_s, last_sent_s + self.numbers.lease_grace_s)
-        return horizon_s + self.numbers.sweep_interval_s + self.release_bound_s()
+        # What is sent besides may be out then, and is sent once more before it rests.
+        call_s = self.numbers.control_timeout_s + self.numbers.reply_grace_s
+        besides_s = 2 * (call_s + self.numbers.sweep_interval_s)
+        return horizon_s + self.numbers.sweep_interval_s + self.release_bound_s() + besides_s
 
     def hold_silence(self) -> None:
         """Require that it comes to its end in time by itself, if no reply ever comes again."""
@@ -261,6 +327,17 @@ class Promises:
 
     def _all_answered(self, call: str) -> bool:
         return all((call, instance) in self.calls.answered for instance in self.instances)
+
+
+def attempts_of(world: World) -> dict[str, list[dict[str, Any]]]:
+    """Return what an operation is to retire: the listed attempts, or those that follow them."""
+    operation = world.operation
+    on = operation.chart == "restore"
+    listed = operation.opening.get("inventory", {})
+    return {
+        name: [{**one, "attempt": one["attempt"] + on} for one in listed.get(name, ())]
+        for name in operation.instances
+    }
 
 
 def hold_tallies(operation: OperationState) -> None:

@@ -11,7 +11,7 @@ from tests.core.histories import OPERATION_CHARTS, opened
 
 ACTS = (
     *("on", "on", "on", "answer", "shaky", "fatal", "dead", "refuse", "late"),
-    *("timer", "timer", "cancel", "crash"),
+    *("timer", "timer", "cancel", "crash", "insist", "supersede"),
 )
 FAILURES = {"shaky": SHAKY, "fatal": FATAL, "dead": DEAD}
 
@@ -39,6 +39,10 @@ def _act(world: World, act: str, which: int) -> None:
         world.advance()
     elif act == "cancel" and operation.state != "open":
         world.verb("cancel")
+    elif act == "insist" and act in operation.row.on:
+        world.verb(act)
+    elif act == "supersede" and act in operation.row.on:
+        world.supersede(which % len(operation.instances), of=slice(which % 3))
     elif act == "crash" and not operation.settled:
         world.take_over(silent_s=float(which))
     elif act == "late" and world.sent:

@@ -18,7 +18,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.core.invariants import CHECKS, require_invariants
 from gymckpt.core.operation import FileProgress, OperationState
 from gymckpt.errors import InvariantViolated
-from tests.core.driver import World
+from tests.core.driver import FATAL, World
 from tests.core.histories import OPERATION_CHARTS, reached
 
 Lived = tuple[OperationState, Entry, OperationState]
@@ -108,6 +108,48 @@ def _of_ask(trigger: str, ask: int, *, asked: bool = True) -> Callable[[], Lived
         call = "resume" if asked else "commit"
         entry = attrs.evolve(sent, call=call, trigger=trigger, ask=ask)
         return world.operation, entry, world.operation
+
+    return forge
+
+
+def _kept_too_early(count: int) -> Callable[[], Lived]:
+    """Forge a restore that stands on renewals of which some are no newer than its body."""
+
+    def forge() -> Lived:
+        world = reached("restore", "restored", "keeping", "resuming")
+        before, entry, after = lived(world, "all_answered")
+        earlier = before.calls_before
+        for name in before.instances[:count]:
+            earlier = earlier.moved(name, before.phase.get(name))
+        return attrs.evolve(before, calls_before=earlier), entry, after
+
+    return forge
+
+
+FIRST = "main/replica-0"
+
+
+def _retired_late(
+    resume: str = "answered", retire: str = "failed", *, superseded: bool = False
+) -> Callable[[], Lived]:
+    """Forge a late retire, where resume, an earlier retire and a later restore stand as told."""
+
+    def forge() -> Lived:
+        world = reached("restore", "restored", "retiring")
+        world.fail("retire", 0, failure=FATAL)
+        world.answer("retire", 1)
+        world.answer("resume")
+        world.wait(0.0)
+        sent = world.entries[-1]
+        assert (sent.call, sent.instance, sent.trigger) == ("retire", FIRST, "retry")
+        before = world.replayed(len(world.entries) - 1)
+        if superseded:
+            before = attrs.evolve(before, superseded={FIRST: frozenset(before.to_retire(FIRST))})
+        for call, state in (("resume", resume), ("retire", retire)):
+            calls = before.calls_for(call)
+            found = attrs.evolve(calls.get(FIRST), state=state)
+            before = attrs.evolve(before, calls={**before.calls, call: calls.moved(FIRST, found)})
+        return before, sent, world.operation
 
     return forge
 
@@ -205,6 +247,25 @@ VIOLATIONS: dict[str, list[tuple[str, Callable[[], Lived]]]] = {
             _lost("discarding", trigger="all_settled", call="retire", chart="restore"),
         )
     ],
+    "S5-kept-after-renewal": [
+        ("1 instance(s) were renewed before the body ended only", _kept_too_early(1)),
+        ("2 instance(s) were renewed before the body ended only", _kept_too_early(2)),
+    ],
+    "S5-retired-when-open": [
+        (f"retire is sent to {FIRST}, whose resume is {state}", _retired_late(resume=state))
+        for state in ("asked", "failed", "unanswered")
+    ]
+    + [
+        (f"nothing of {FIRST} is left to retire", _retired_late(superseded=True)),
+        (
+            f"retire is sent to {FIRST} while an earlier one may be on its way",
+            _retired_late(retire="unanswered"),
+        ),
+        (
+            f"retire is sent to {FIRST} while an earlier one may be on its way",
+            _retired_late(retire="asked"),
+        ),
+    ],
 }
 """Check to histories that break it, with what it says of each."""
 
@@ -233,6 +294,12 @@ def test_a_violation_is_found(name: str, message: str, forge: Callable[[], Lived
 def test_asks_that_may_be_told_of_are_let_pass(trigger: str, ask: int) -> None:
     """Death, proof and what is stale may come of an earlier ask; all else of the latest one."""
     assert dict(CHECKS)["S6-ask"](*_of_ask(trigger, ask)()) is None
+
+
+@pytest.mark.parametrize("resume", ["answered", "lapsed"])
+def test_retires_to_open_instances_are_let_pass(resume: str) -> None:
+    """What has reopened, or must have by itself, may be told to stop what is left of it."""
+    assert dict(CHECKS)["S5-retired-when-open"](*_retired_late(resume)()) is None
 
 
 @pytest.mark.parametrize("trigger", ["withdrawn", "withdraw_failed"])

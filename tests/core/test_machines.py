@@ -43,7 +43,7 @@ FILE_TRIGGERS = frozenset({"sealed", "seal_failed", "withdrawn", "withdraw_faile
 TIMERS = (
     *(f"{kind}.{call}" for kind in ("budget", "retry") for call in ("prepare", "renew", "commit")),
     *(f"{kind}.{call}" for kind in ("budget", "retry") for call in ("restore", "retire", "resume")),
-    *("budget.forget", "retry.forget", "budget.file", "renew", "lease", "settle", "sweep"),
+    *("budget.forget", "retry.forget", "budget.file", "renew", "lease", "settle", "sweep", "also"),
 )
 
 OUTCOMES: tuple[tuple[str, Any], ...] = (
@@ -169,6 +169,28 @@ class OperationMachine(RuleBasedStateMachine):
         """Give the operation up."""
         self._bring_in(trigger)
 
+    @precondition(lambda self: "insist" in self.world.operation.row.on)
+    @rule()
+    def insist(self) -> None:
+        """Send the call of a sweep until it is confirmed."""
+        self.world.verb("insist")
+
+    @precondition(lambda self: "supersede" in load_chart(self.chart).triggers)
+    @rule(data=st.data(), of=st.sampled_from((slice(None), slice(1), slice(0))))
+    def supersede(self, data: st.DataObject, of: slice) -> None:
+        """Let a later restore take over what is to be retired on some instances, or a part."""
+        operation = self.world.operation
+        row = operation.row
+        if "supersede" in (*row.on, *row.ignore) and "inventory" in operation.opening:
+            chosen = st.sets(st.sampled_from(operation.instances))
+            self.world.supersede(*data.draw(chosen, label="instances"), of=of)
+
+    @precondition(lambda self: "also" in self.world.timers)
+    @rule(seconds=st.sampled_from((0.01, 4.0, 100.0)))
+    def hold_back(self, seconds: float) -> None:
+        """Let another operation be open, so that what is sent besides waits."""
+        self.world.timers["also"] += seconds
+
     @rule(data=st.data())
     def any_verb(self, data: st.DataObject) -> None:
         """Bring in a trigger that is out of place, or fires by itself; it changes nothing."""
@@ -289,7 +311,8 @@ class OperationMachine(RuleBasedStateMachine):
         reopened = {e.instance for e in other.entries if (e.call, e.trigger) == ("resume", "ask")}
         assert other.operation.settled
         assert closed <= reopened
-        assert all(ask.call in ("retire", "resume") for ask in other.sent[sent:])
+        goes_on = {"retire", "resume", other.operation.opening.get("call")}
+        assert all(ask.call in goes_on for ask in other.sent[sent:])
         other.crash_and_replay()
 
     @unended
@@ -433,6 +456,10 @@ CAUGHT: dict[str, tuple[str, str, str]] = {
     "lease_never_lost": ("checkpoint", "committed", "lose_lease"),
     "retire_skipped": ("restore", "restored", "discard"),
     "sweep_forgotten": ("call", "unanswered", "lapse"),
+    "kept_without_renewal": ("restore", "restoring", "all_answered"),
+    "old_renewal_counts": ("restore", "restored", "keep"),
+    "late_retire_while_closed": ("restore", "retiring", "give_up"),
+    "late_retires_forgotten": ("restore", "retiring", "give_up"),
 }
 """Fault to an edge from which it does harm sooner or later."""
 

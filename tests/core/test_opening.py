@@ -80,7 +80,7 @@ def test_an_opening_names_everything_that_a_replay_needs() -> None:
     assert entry.facts == {
         "inventory": {"a": 1},
         "chart": "restore",
-        "chart_version": 1,
+        "chart_version": 2,
         "instances": list(names(2)),
         "settings": settings().to_facts(),
     }
@@ -100,7 +100,7 @@ def test_an_operation_begins_when_it_is_opened() -> None:
     )
     assert (opening.effects, opening.refused) == ((), None)
     operation = opening.operation
-    assert (operation.state, operation.chart, operation.chart_version) == ("open", "restore", 1)
+    assert (operation.state, operation.chart, operation.chart_version) == ("open", "restore", 2)
     assert (operation.opened_ts, operation.entered_ts) == (START_TS, START_TS)
     assert (operation.at_s, operation.entered_at_s, operation.seq) == (0.0, 0.0, 1)
     assert (operation.epoch, operation.root, operation.cause) == (1, None, None)

@@ -33,11 +33,13 @@ def discarding(count: int = 2) -> World:
         ("restore", "open", "discarded"),
         ("restore", "restoring", "discarded"),
         ("restore", "restored", "discarded"),
+        ("restore", "keeping", "discarded"),
         ("restore", "retiring", "discarded"),
         ("restore", "resuming", "resumed"),
         ("restore", "discarding", "discarded"),
         ("sweep", "open", "failed"),
         ("sweep", "calling", "failed"),
+        ("sweep", "insisting", "done"),
     ],
 )
 def test_a_takeover_settles(chart: str, state: str, ends_in: str) -> None:
