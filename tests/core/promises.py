@@ -187,10 +187,12 @@ class Promises:
             retired = self.calls.sent.get("retire", set())
             settled = len(self.instances) in (len(retired), len(self.calls.proved))
             assert settled, "S5: resume before retire"
-        if call == "retire" and self._besides:
+        assert effect.besides == (call == "retire" and self._besides), "S5: under which id"
+        if effect.besides:
             self._hold_retire_besides(effect)
-        else:
-            assert effect.left is None, f"{call} names attempts"
+        elif effect.left is not None:
+            assert call == "retire", f"{call} names attempts"
+            assert self._named(effect) == self.left[instance], "S5: other attempts"
 
     def _hold_retire_besides(self, effect: SendCall) -> None:
         """S5: what is unconfirmed is retired where the instance is open, one ask at a time."""
@@ -201,7 +203,10 @@ class Promises:
         free_s = calls.on_its_way_until_s.get(("retire", instance), 0.0)
         assert now_s >= free_s, "S5: two retires on their way"
         assert effect.left, "S5: nothing of it is to be retired"
-        assert [one.to_dict() for one in effect.left] == self.left[instance], "S5: other attempts"
+        assert self._named(effect) == self.left[instance], "S5: other attempts"
+
+    def _named(self, effect: SendCall) -> list[dict[str, object]]:
+        return [one.to_dict() for one in effect.left or ()]
 
     def _hold_commit(self, asked: str) -> None:
         """All are asked in one step, so that what holds for the first of them holds for all."""

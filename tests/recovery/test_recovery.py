@@ -46,6 +46,7 @@ ENDS = {
     "discarding": "discarded",
     "restoring": "discarded",
     "restored": "discarded",
+    "keeping": "discarded",
     "retiring": "discarded",
 }
 """State in which an operation is found to the state in which it ends (DESIGN, 12)."""
