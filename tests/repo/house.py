@@ -20,11 +20,11 @@ PACKAGE = "gymckpt"
 
 VOCABULARY = frozenset(
     {"checks", "episodes", "errors", "failures", "files", "standins", "strict_json"}
-    | {"transience", "unread", "values", "wording"}
+    | {"topology", "transience", "unread", "values", "wording"}
 )
-"""Words, ids and small checks that everybody may use, and that use only each other."""
+"""Words, ids, inventories and small checks that everybody may use, and that use only each other."""
 
-STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
+STORED = frozenset({"manifest", "manifest_schema", "replies"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
 CONTROLLER = frozenset(
@@ -71,7 +71,7 @@ IMPURE = frozenset(
 
 # --- sizes and words ----------------------------------------------------------------------------
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 TEST_LINES_MAX = 600
 """A suite may be longer than a module: its tests are read one by one."""
 FUNCTION_LINES_MAX = 70
@@ -259,7 +259,7 @@ def foreign_faults(source: Source) -> Iterator[str]:
 
 
 def size_faults(source: Source) -> Iterator[str]:
-    """No module is longer than 400 lines and no function longer than 70."""
+    """No module is longer than 600 lines and no function longer than 70."""
     lines = source.text.count("\n")
     most = TEST_LINES_MAX if source.path.startswith("tests/") else MODULE_LINES_MAX
     if lines > most and source.path not in WAIVERS:
