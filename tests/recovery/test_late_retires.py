@@ -47,7 +47,9 @@ def as_actors(world: World) -> World:
 def renewed(world: World, journal: Journal | None = None) -> World:
     """Return the same run after all of it was killed: new actors, a new controller."""
     journal = journal or world.journal
-    after = World(len(world.actors), journal=journal, root=world.base, fenced=True, **world.settings)
+    after = World(
+        len(world.actors), journal=journal, root=world.base, fenced=True, **world.settings
+    )
     after.run = world.run
     return after
 
