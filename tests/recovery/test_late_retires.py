@@ -19,7 +19,7 @@ from gymckpt.journal import Journal
 from gymckpt.recovery import recover
 from tests.fakes import HANG, Apply, Late, Script
 from tests.faults.virtual import LoopClock, simulate
-from tests.faults.world import World, episode
+from tests.faults.world import World, episode, until
 from tests.recovery.test_recovery import holding
 
 WIRE_ID = "op-1"
@@ -177,8 +177,7 @@ def test_a_retire_that_nobody_heard_of_may_still_arrive(tmp_path: Path) -> None:
         [found] = await second.recover(force=True)
         assert (found.outcome, found.unconfirmed) == ("unconfirmed", (left.world.ids[0],))
         grace_s = left.world.operation(WIRE_ID).settings.reply_grace_s
-        while len(left.actor.of("retire")) == 2:
-            await asyncio.sleep(0.1)
+        await until(lambda: len(left.actor.of("retire")) > 2, bound_s=100.0)
         await asyncio.sleep(0.1)
         assert now_ts(left.world) >= deadline_ts + grace_s
         left.require_retired()
@@ -394,7 +393,7 @@ def test_late_retires_are_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["restoring", "restored", "keeping", "retiring", "discarding"])
 def test_a_restore_that_was_cut_off_is_superseded_too(state: str, tmp_path: Path) -> None:
-    """Wherever an old restore was cut off, its recovery retires nothing of what a later one runs."""
+    """Wherever an old restore was cut off, its recovery stops nothing that a later one runs."""
 
     async def main() -> None:
         before = World(2, root=tmp_path, fenced=True, clock=LoopClock())
