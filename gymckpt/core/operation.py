@@ -9,8 +9,7 @@ before it: a reply among ten thousand costs a few pointers, not a copy.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -20,10 +19,16 @@ from rpds import HashTrieMap
 from gymckpt.chart import Chart, Machine, State, load_chart, machine_for
 from gymckpt.core.calls import NO_CALLS, Calls, CallState, moved_call
 from gymckpt.core.entry import Entry, JsonFacts
-from gymckpt.core.settings import RENEW, RESUME, SWEEP_CALLS, Settings
+from gymckpt.core.opening import (
+    AT_OPENING,
+    attempts,
+    joined,
+    require_named,
+    required_instances,
+    required_text,
+)
+from gymckpt.core.settings import RENEW, RESUME, Settings
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import sample
-from gymckpt.topology import from_facts
 from gymckpt.values import replaced
 
 __all__ = [
@@ -42,7 +47,6 @@ OPEN_TRIGGER = "open"
 """What the first entry of every operation is called; no chart has it."""
 
 CALL_CHART = "call"
-AT_OPENING = "@opening"
 FAILING_TRIGGERS = frozenset({"refuse", "lose_lease", "seal_failed", "discard", "cancel", "settle"})
 """The triggers that give an operation up; the first of them is its cause."""
 
@@ -189,7 +193,7 @@ class OperationState:
             KeyError: The opening holds no inventory.
             ValueError: It is malformed.
         """
-        listed = from_facts({instance: self.opening["inventory"].get(instance, ())})[instance]
+        listed = attempts(self.opening["inventory"].get(instance, ()))
         if self.chart == "restore":
             listed = tuple(episode.next_attempt() for episode in listed)
         gone = self.superseded.get(instance)
@@ -230,14 +234,14 @@ def opened(entry: Entry) -> OperationState:
     """
     facts: Mapping[str, Any] = entry.facts
     declared = require_runnable(facts["chart"], facts["chart_version"])
-    _require_named(declared, facts)
+    require_named(declared, facts)
     return OperationState(
         run=entry.run,
         operation_id=entry.operation_id,
         chart=declared.name,
         chart_version=declared.version,
         settings=Settings.from_facts(facts["settings"]),
-        instances=_required_instances(facts["instances"]),
+        instances=required_instances(facts["instances"]),
         opening=facts,
         epoch=entry.epoch,
         seq=entry.seq,
@@ -271,31 +275,6 @@ def require_runnable(chart: str, version: object) -> Chart:
     return declared
 
 
-def _require_named(declared: Chart, facts: Mapping[str, Any]) -> None:
-    """Require that an operation says what its chart leaves open."""
-    if any(AT_OPENING in (state.call, state.also) for state in declared.states.values()):
-        call = facts.get("call")
-        if call not in SWEEP_CALLS:
-            raise ValueError(
-                f"chart {declared.name!r} sends one of {', '.join(sorted(SWEEP_CALLS))}, "
-                f"not {call!r:.100}"
-            )
-
-
-def _required_instances(listed: Iterable[object]) -> tuple[str, ...]:
-    """Return the ids of the instances that an operation concerns."""
-    found = tuple(listed)
-    ids = tuple(instance for instance in found if isinstance(instance, str) and instance)
-    if isinstance(listed, str) or len(ids) != len(found):
-        raise TypeError(f"the instances are a list of ids, not {listed!r:.100}")
-    if not ids:
-        raise ValueError("an operation without instances has nothing to do; name at least one")
-    if len(set(ids)) != len(ids):
-        twice = sorted(name for name, times in Counter(ids).items() if times > 1)
-        raise ValueError(f"an operation names each instance once; twice: {sample(twice)}")
-    return ids
-
-
 def apply(operation: OperationState, entry: Entry) -> OperationState:
     """
     Return the operation after one more entry.
@@ -317,7 +296,7 @@ def apply(operation: OperationState, entry: Entry) -> OperationState:
 def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationState:
     changes: dict[str, Any] = {"seq": entry.seq, "at_s": entry.at_s, "epoch": entry.epoch}
     if "root" in entry.facts:
-        changes["root"] = _required_text(entry.facts["root"], "root")
+        changes["root"] = required_text(entry.facts["root"], "root")
     # An attempt that hung may fail after a later one has done the work for good.
     if entry.trigger in _FILE_TRIGGERS and operation.file != "done":
         changes["file"] = _FILE_TRIGGERS[entry.trigger]
@@ -330,7 +309,7 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
             facts=entry.facts,
         )
     if entry.trigger == "supersede":
-        changes["superseded"] = _with_superseded(operation, entry)
+        changes["superseded"] = joined(operation.superseded, entry.facts["attempts"])
     if entry.dest != operation.state:
         effect = operation.declared.states[entry.dest].effect
         named = operation.root is not None
@@ -344,21 +323,6 @@ def _apply_to_operation(operation: OperationState, entry: Entry) -> OperationSta
             "calls_before": operation.calls_for(str(call)) if anew else NO_CALLS,
         }
     return replaced(operation, changes)
-
-
-def _with_superseded(
-    operation: OperationState, entry: Entry
-) -> Mapping[str, frozenset[EnvironmentEpisode]]:
-    named = from_facts(entry.facts["attempts"])
-    known = operation.superseded
-    added = {name: known.get(name, frozenset()).union(named[name]) for name in named}
-    return {**known, **added}
-
-
-def _required_text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a text, not {value!r:.100}")
-    return value
 
 
 def _gives_up(operation: OperationState, entry: Entry) -> bool:
