@@ -20,11 +20,11 @@ PACKAGE = "gymckpt"
 
 VOCABULARY = frozenset(
     {"checks", "episodes", "errors", "failures", "files", "standins", "strict_json"}
-    | {"topology", "transience", "unread", "values", "wording"}
+    | {"transience", "unread", "values", "wording"}
 )
-"""Words, ids, inventories and small checks that everybody may use, and that use only each other."""
+"""Words, ids and small checks that everybody may use, and that use only each other."""
 
-STORED = frozenset({"manifest", "manifest_schema", "replies"})
+STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
 CONTROLLER = frozenset(
