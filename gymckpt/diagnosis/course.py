@@ -14,7 +14,7 @@ from typing import Any, Literal
 import attrs
 
 from gymckpt.chart import State
-from gymckpt.core.operation import AT_OPENING
+from gymckpt.chart import AT_OPENING
 from gymckpt.diagnosis.lanes import ABANDONED, Lane, Span, StateSpan
 from gymckpt.diagnosis.picture import Picture, parked_s
 

@@ -10,7 +10,7 @@ import attrs
 
 from gymckpt.chart import Chart
 from gymckpt.core.entry import Entry
-from gymckpt.core.operation import AT_OPENING, FAILING_TRIGGERS
+from gymckpt.chart import AT_OPENING, FAILING_TRIGGERS
 from gymckpt.core.settings import RENEW
 from gymckpt.diagnosis.facts import chart_of, number_of, strings_of
 from gymckpt.diagnosis.lanes import ABANDONED, Lane, Reading, Span, StateSpan
