@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import attrs
 
-from gymckpt.chart import State
-from gymckpt.chart import AT_OPENING
+from gymckpt.chart import AT_OPENING, State
 from gymckpt.diagnosis.lanes import ABANDONED, Lane, Span, StateSpan
 from gymckpt.diagnosis.picture import Picture, parked_s
 

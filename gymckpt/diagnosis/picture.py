@@ -8,9 +8,9 @@ from typing import Any, Literal, cast
 
 import attrs
 
-from gymckpt.chart import Chart
+from gymckpt.chart import AT_OPENING, Chart
 from gymckpt.core.entry import Entry
-from gymckpt.chart import AT_OPENING, FAILING_TRIGGERS
+from gymckpt.core.operation import FAILING_TRIGGERS
 from gymckpt.core.settings import RENEW
 from gymckpt.diagnosis.facts import chart_of, number_of, strings_of
 from gymckpt.diagnosis.lanes import ABANDONED, Lane, Reading, Span, StateSpan
