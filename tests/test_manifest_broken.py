@@ -173,7 +173,7 @@ EPISODE = ("instances", "a/replica-0", 1)
             a_manifest()
             .encode()
             .replace(b'"checkpoint_id"', b'"checkpoint_id": "x",\n"checkpoint_id"'),
-            "the manifest: names a key twice: 'checkpoint_id'",
+            "gym_checkpoint.json: names a key twice: 'checkpoint_id'",
         ),
         (damage("instances", "a/replica-0", value=float("nan")), "NaN is no JSON number"),
         (damage(*EPISODE, "attempt", value=float("inf")), "Infinity is no JSON number"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -21,9 +20,10 @@ import gymnasium
 
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show, text_of
+from gymckpt.participant.exact_json import Record, encode, encode_loosely
 from gymckpt.participant.policies import Policy, PolicyFactory, json_of, native_action
-from gymckpt.participant.record_json import Record, require_fields
 from gymckpt.participant.servers import Kind
+from gymckpt.strict_json import require_object, require_types
 
 __all__ = ["EpisodeReply", "GymnasiumEpisode", "Plan", "RowSink", "plan_of", "row_key"]
 
@@ -37,12 +37,7 @@ def row_key(episode: EnvironmentEpisode, turn: int) -> str:
 
 
 def _check_env_kwargs(_plan: object, _attribute: object, value: Any) -> None:
-    try:
-        same = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"env_kwargs are JSON data, not {show(value)}: {error}") from error
-    if not same or not isinstance(value, dict):
-        raise ValueError(f"env_kwargs are a JSON object with string keys, not {show(value)}")
+    encode(require_object(value, "env_kwargs"), "env_kwargs")
 
 
 def _check_count(_plan: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -277,7 +272,8 @@ class GymnasiumEpisode:
                 "and rewards; it is not deterministic, or is another version than it was"
             )
         counted = (len(actions), len(actions), self._reward_sum)
-        if (agent["turn"], len(row_keys), agent["reward_sum"]) != counted:
+        saved = (agent["turn"], len(row_keys), agent["reward_sum"])
+        if encode_loosely(saved) != encode_loosely(counted):  # NaN is equal to no NaN
             raise ValueError(
                 f"{self.episode.capture_key}: the agent saved {agent['turn']} turn(s), "
                 f"{len(row_keys)} row(s) and rewards of {agent['reward_sum']}, the environment "
@@ -321,7 +317,7 @@ def plan_of(records: Mapping[Kind, Record], *, restart_only: Callable[[str], boo
     """
     for kind, types in _FIELDS.items():
         where = f"the {kind} record of {show(records[kind].get('rollout_id'))}"
-        require_fields(records[kind], {"rollout_id": str, "attempt": int, **types}, where)
+        require_types(records[kind], where, {"rollout_id": str, "attempt": int, **types})
     environment = records["environment"]
     return Plan(
         env_id=environment["env_id"],
@@ -335,5 +331,4 @@ def plan_of(records: Mapping[Kind, Record], *, restart_only: Callable[[str], boo
 
 def _chained(digest: str, value: Any) -> str:
     """Return a digest over `value` and all that `digest` stands for."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{digest}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest}\n".encode() + encode_loosely(value)).hexdigest()

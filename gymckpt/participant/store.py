@@ -30,9 +30,10 @@ from typing import BinaryIO
 import attrs
 
 from gymckpt.episodes import instance_directory, require_instance_id, require_operation_id
-from gymckpt.errors import ParticipantRefused, show, text_of
-from gymckpt.participant.record_json import Record, parse, require_fields, require_object
+from gymckpt.errors import ParticipantRefused, show
+from gymckpt.participant.exact_json import Record, decode, encode
 from gymckpt.participant.servers import KINDS, Kind, require_server_name
+from gymckpt.strict_json import located, parse_json, require_object, require_types
 
 __all__ = ["MANIFEST_FILE", "Record", "RecordsManifest", "RecordsStore"]
 
@@ -74,8 +75,6 @@ _MANIFEST_TYPES: dict[str, type] = {
 
 _INDENTED = json.JSONEncoder(sort_keys=True, separators=(",\n  ", ": "))
 """Does for a flat object what `indent=2` does, for which the library has no fast encoder."""
-
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @attrs.frozen
@@ -238,7 +237,9 @@ class RecordsStore:
             raw = file.read(MANIFEST_BYTES_MAX + 1)
         if len(raw) > MANIFEST_BYTES_MAX:
             raise ValueError(f"{path}: is larger than {MANIFEST_BYTES_MAX} bytes, no manifest is")
-        fields = require_fields(parse(raw, path), _MANIFEST_TYPES, path)
+        with located(path):
+            parsed = parse_json(raw)
+        fields = require_types(parsed, path, _MANIFEST_TYPES)
         manifest = RecordsManifest(**fields)
         if manifest.schema_version != SCHEMA_VERSION:
             raise ValueError(
@@ -266,7 +267,7 @@ class RecordsStore:
             for count, line in enumerate(_lines(file, path), start=1):
                 digest.update(line)
                 where = f"{path}, line {count}"
-                record = require_object(parse(line, where), where)
+                record = dict(require_object(decode(line, where), where))
                 if wanted(record):
                     kept.append(record)
         if count != manifest.record_count:
@@ -305,14 +306,7 @@ def _write_lines(path: str, records: Iterable[Record], stop: Callable[[], bool])
 
 
 def _encode(record: Record) -> bytes:
-    try:
-        text = _ENCODER.encode(record)
-        read_back: object = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"a record is not JSON data: {text_of(error)}: {show(record)}") from error
-    if require_object(read_back, "a record") != record:
-        raise ValueError(f"a record would not be read back as it is: {show(record)}")
-    line = text.encode() + b"\n"
+    line = encode(require_object(record, "a record"), "a record") + b"\n"
     if len(line) > RECORD_BYTES_MAX:
         raise ValueError(f"a record has {len(line)} bytes, at most {RECORD_BYTES_MAX} are allowed")
     return line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.participant.rollouts import (
     run,
     same_rollout,
     saved_in_turn,
+    uninterrupted,
 )
 from tests.participant.support import INSTANCE, idle, start, until
 
@@ -71,6 +73,56 @@ async def test_an_environment_that_does_not_play_back_is_refused(
         assert not list(deployment._table)
 
 
+class Strange(gymnasium.Env[dict[str, Any], int]):
+    """An environment whose observations and rewards are no numbers, in an order of its own."""
+
+    turned_since = 10_000
+    """From which environment on the same fields are observed in another order."""
+    made = 0
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self.observation_space = gymnasium.spaces.Dict()
+        Strange.made += 1
+        self._turned = Strange.made >= self.turned_since
+
+    def _observed(self) -> dict[str, Any]:
+        fields = {"z": math.nan, "a": {"y": [-0.0, self.limit], "b": -math.inf}}
+        return dict(reversed(fields.items())) if self._turned else fields
+
+    def reset(self, **_settings: Any) -> Any:
+        return self._observed(), {}
+
+    def step(self, action: int) -> Any:
+        return self._observed(), math.nan, False, False, {}
+
+
+STRANGE = "gymckpt-strange-v0"
+if STRANGE not in gymnasium.registry:
+    gymnasium.register(STRANGE, Strange, disable_env_checker=True)
+LIMIT: dict[str, Any] = {"env_kwargs": {"limit": math.inf}}
+
+
+async def test_what_is_no_number_is_continued_exactly(tmp_path: Path) -> None:
+    """NaN and infinities in arguments, observations and rewards play back as they were."""
+    whole = await uninterrupted(STRANGE, **LIMIT)
+    reply = await continued(tmp_path, await saved_in_turn(tmp_path, Rows(), 2, STRANGE, **LIMIT))
+    assert repr(reply.steps) == repr(whole.steps)
+    assert repr(reply.final_observation) == repr(whole.final_observation)
+    assert "'z': nan, 'a': {'y': [-0.0, inf], 'b': -inf}" in repr(reply.steps[-1])
+
+
+async def test_another_order_of_an_observation_is_another_observation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that plays back the same fields in another order is refused."""
+    summary = await saved_in_turn(tmp_path, Rows(), 2, STRANGE, **LIMIT)
+    monkeypatch.setattr(Strange, "turned_since", Strange.made + 1)
+    with pytest.raises(ValueError, match="did not play back its 3 saved action"):
+        await continued(tmp_path, summary)
+
+
 def rewrite(
     root: Path, kind: str, change: Callable[[dict[str, Any]], None], copies: int = 1
 ) -> None:
@@ -94,7 +146,7 @@ def rewrite(
         ("environment", {"actions": [1]}, "did not play back"),
         ("environment", {"seed": 8}, "did not play back"),
         ("environment", {"seed": "7"}, "seed must be of type int"),
-        ("environment", {"extra": 1}, "unknown: extra"),
+        ("environment", {"extra": 1}, "has no field .extra."),
         ("environment", {"env_kwargs": None}, "env_kwargs must be of type dict"),
         ("environment", {"rollout_id": "other"}, "holds no environment record of r0"),
         ("environment", {"outcome_sha256": ""}, "did not play back"),
@@ -182,7 +234,7 @@ async def test_a_restore_needs_the_policy_that_played(tmp_path: Path) -> None:
         ({"max_turns": 0}, ValueError),
         ({"env_id": 5}, TypeError),
         ({"env_kwargs": {"render_mode": object()}}, ValueError),
-        ({"env_kwargs": {"x": float("nan")}}, ValueError),
+        ({"env_kwargs": {"x": (float("nan"),)}}, ValueError),
         ({"env_kwargs": {"x": (1, 2)}}, ValueError),
     ],
 )

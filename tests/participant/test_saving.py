@@ -177,6 +177,6 @@ async def test_a_state_that_is_not_json_fails_the_commit(
     with pytest.raises(TypeError):
         await commit(deployment, time, tmp_path, E0)
     deployment.bodies[E0].row_keys.pop()
-    deployment.bodies[E0].turns = float("nan")
+    deployment.bodies[E0].turns = {1, 2}
     with pytest.raises(ValueError, match="a record is not JSON data"):
         await commit(deployment, time, tmp_path, E0)

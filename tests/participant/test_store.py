@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -43,8 +45,9 @@ def test_only_wanted_records_are_kept(written: RecordsStore) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        {"a": float("nan")},
-        {"a": float("inf")},
+        {float("nan"): "key"},
+        {"a": (float("nan"),)},
+        {"a": ["\ud83d", "\ud83d\ude00"]},
         {1: "key"},
         {"a": (1, 2)},
         {"a": {1, 2}},
@@ -115,6 +118,30 @@ def test_an_equal_write_returns_the_old_manifest(written: RecordsStore) -> None:
     manifest = written.write("c1", RECORDS, stop=never)
     assert files_of(written) == before
     assert manifest.encode() == before[MANIFEST_FILE]
+
+
+def test_order_is_content_of_a_record(tmp_path: Path) -> None:
+    """Keys come back in their order, and the same fields in another order are another write."""
+    record = {"rollout_id": "r0", "attempt": 0, "messages": [{"role": "user", "content": "hi"}]}
+    turned = {**record, "messages": [{"content": "hi", "role": "user"}]}
+    store = store_at(tmp_path)
+    manifest = store.write("c1", [record], stop=never)
+    assert json.dumps(store.read("c1")) == json.dumps([record])
+    with pytest.raises(ParticipantRefused, match="never changes"):
+        store.write("c1", [turned], stop=never)
+    assert store.write("c1", [record], stop=never) == manifest
+
+
+def test_an_equal_write_of_what_is_no_number_is_equal(tmp_path: Path) -> None:
+    """A record with NaN is the same when it is written again, and has the digest of its text."""
+    store = store_at(tmp_path)
+    manifest = store.write("c1", [{"loss": [math.nan, -math.inf, -0.0]}], stop=never)
+    assert store.write("c1", [{"loss": [math.nan, -math.inf, -0.0]}], stop=never) == manifest
+    assert repr(store.read("c1")) == "[{'loss': [nan, -inf, -0.0]}]"
+    text = (store.directory / manifest.records_file).read_bytes()
+    assert hashlib.sha256(text).hexdigest() == manifest.records_sha256
+    with pytest.raises(ParticipantRefused, match="never changes"):
+        store.write("c1", [{"loss": [math.nan, -math.inf, 0.0]}], stop=never)
 
 
 @pytest.mark.parametrize(("checkpoint_id", "count"), [("c2", 2), ("c1", 1), ("c2", 1)])

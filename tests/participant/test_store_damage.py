@@ -106,8 +106,8 @@ GOOD = RecordsManifest(
         ({"records_file": f"records-{'1' * 64}.jsonl"}, "must be"),
         ({"records_file": f"records-{'0' * 64}.jsonl\n"}, "must be"),
         ({"records_file": None}, "records_file must be of type str"),
-        ({"extra": 1}, "unknown: extra"),
-        ({"kind": ...}, "missing: kind"),
+        ({"extra": 1}, "has no field 'extra'"),
+        ({"kind": ...}, "lacks kind"),
     ],
 )  # fmt: skip
 def test_a_manifest_that_says_something_else_is_refused(
