@@ -135,7 +135,7 @@ class GymEnvironmentCheckpoint:
         error = RestartOnlyDeployment(servers)
         if self._restart_only == "refuse":
             raise error
-        logger.warning("%s", error)
+        logger.warning("%s", text_of(error))
 
     @asynccontextmanager
     async def snapshot(self, checkpoint_path: Path) -> AsyncIterator[EnvironmentSnapshot | None]:
@@ -346,7 +346,7 @@ class GymEnvironmentCheckpoint:
         try:
             return await self._off_the_loop(lambda: _bytes_under(path), "gymckpt-snapshot-size")
         except OSError as error:  # a TimeoutError is one too
-            logger.warning("the size of %s is unknown: %s", path, text_of(error))
+            logger.warning("the size of %s is unknown: %s", text_of(path), text_of(error))
             return 0
 
     async def _timeline(self, snapshot_id: str, otherwise: Timeline) -> Timeline:

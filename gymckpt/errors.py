@@ -21,7 +21,7 @@ from gymckpt.failures import (
     GymCheckpointOperationError,
     GymCheckpointUnavailable,
 )
-from gymckpt.standins import Portable, RemoteFailure, tame
+from gymckpt.standins import Legible, Portable, RemoteFailure, tame
 from gymckpt.transience import is_actor_dead, is_transient_failure
 from gymckpt.wording import did_you_mean, redacted, sample, show, text_of
 
@@ -105,7 +105,7 @@ class OperationDiscarded(Portable, RuntimeError):
         self.reason = reason
 
 
-class JournalError(RuntimeError):
+class JournalError(Legible, RuntimeError):
     """The journal could not do what was asked; its subclasses say why."""
 
 
@@ -236,14 +236,14 @@ class RestartOnlyDeployment(Portable, RuntimeError):
         )
 
 
-class CutMismatch(RuntimeError):
+class CutMismatch(Legible, RuntimeError):
     """What the environment saved and RL's ledger under its cut do not agree, or the cut is dead."""
 
 
 # --- you misused us -----------------------------------------------------------------------------
 
 
-class OperationIdUsed(ValueError):
+class OperationIdUsed(Legible, ValueError):
     """The operation id was used before in this run; ids are used once and never again."""
 
 
@@ -325,15 +325,15 @@ class ManifestWithdrawn(Portable, RuntimeError):
         self.path = path
 
 
-class MissingHandle(LookupError):
+class MissingHandle(Legible, LookupError):
     """A call is due to an instance for which no handle was given."""
 
 
-class TransitionRefused(RuntimeError):
+class TransitionRefused(Legible, RuntimeError):
     """A trigger that the chart allows, refused by its guard; nothing changed."""
 
 
-class ChartError(ValueError):
+class ChartError(Legible, ValueError):
     """A chart file is wrong; the message gives the path into the file and the way out."""
 
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gymckpt.standins import PackedFailure, Portable, notes_of, pack, rebuild, text_of_failure
+from gymckpt.standins import (
+    Legible,
+    PackedFailure,
+    Portable,
+    notes_of,
+    pack,
+    rebuild,
+    text_of_failure,
+)
 from gymckpt.wording import SAMPLE_MAX, sample, text_of
 
 __all__ = [
@@ -29,7 +37,7 @@ def _and_more(total: int) -> str:
     return f"; and {total - SAMPLE_MAX} more" if total > SAMPLE_MAX else ""
 
 
-class GymCheckpointUnavailable(RuntimeError):
+class GymCheckpointUnavailable(Legible, RuntimeError):
     """
     A deployment refused one control call, or its control plane could not be reached.
 
@@ -38,7 +46,7 @@ class GymCheckpointUnavailable(RuntimeError):
     """
 
 
-class GymCheckpointOperationError(RuntimeError):
+class GymCheckpointOperationError(Legible, RuntimeError):
     """
     One or more independent Gym deployments failed one operation.
 

@@ -29,7 +29,7 @@ from gymckpt.manifest_schema import (
     require_schema_version,
 )
 from gymckpt.strict_json import located, parse_json
-from gymckpt.wording import show
+from gymckpt.wording import show, text_of
 
 __all__ = [
     "GYM_CHECKPOINT_MANIFEST_FILENAME",
@@ -227,8 +227,9 @@ class ManifestPublication:
             ) from error
         if standing != self._manifest:
             raise ValueError(
-                f"{self._path}: holds another manifest, of checkpoint {standing.checkpoint_id!r}; "
-                f"checkpoint {wanted!r} is not written over it, it needs a new directory"
+                f"{text_of(self._path)}: holds another manifest, of checkpoint "
+                f"{standing.checkpoint_id!r}; checkpoint {wanted!r} is not written over it, it "
+                "needs a new directory"
             )
         # The process that wrote it may have died before the disk had it.
         flush_file(self._path)
@@ -265,7 +266,7 @@ def _withdraw(root: Path, checkpoint_id: str) -> bool:
     standing, _digest = _read(root)
     if standing.checkpoint_id != checkpoint_id:
         raise ValueError(
-            f"{path}: is the manifest of checkpoint {standing.checkpoint_id!r}, not of "
+            f"{text_of(path)}: is the manifest of checkpoint {standing.checkpoint_id!r}, not of "
             f"{checkpoint_id!r}; it is left as it is"
         )
     path.unlink()

@@ -214,7 +214,7 @@ async def recover_all(
                 adopt=adopt_held,
             )
         except JournalUnavailable as error:
-            logger.error("operation %r cannot be recovered: %s", row.operation_id, error)  # noqa: TRY400
+            logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(error))  # noqa: TRY400
             failures.append(error)
         else:
             taken.append(found)
@@ -252,7 +252,7 @@ async def _taken_over(
     try:
         require_runnable(row.chart, row.chart_version)  # before it is taken from who can
     except ValueError as unknown:
-        logger.error("operation %r cannot be recovered: %s", row.operation_id, unknown)  # noqa: TRY400
+        logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(unknown))  # noqa: TRY400
         return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(unknown))
     try:
         taken = await claimed(
@@ -268,7 +268,7 @@ async def _taken_over(
     except JournalUnavailable:
         raise
     except (ReplayDiverged, InvariantViolated, JournalError) as broken:
-        logger.exception("operation %r cannot be recovered", row.operation_id)
+        logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(broken))  # noqa: TRY400
         return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(broken))
     adopt(taken.scheduler)
     taken.go_on(recorder.owner)

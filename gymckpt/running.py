@@ -358,7 +358,7 @@ class Running:
             logger.warning(
                 "%s %r stands, but reopening is unconfirmed and is tried again every %g s until "
                 "the lease reopens it: %s",
-                self.operation.chart,
+                text_of(self.operation.chart),
                 self.wire_id,
                 self.operation.settings.sweep_interval_s,
                 GymCheckpointOperationError(RESUME, failures),

@@ -19,9 +19,10 @@ from typing import Any, ClassVar, cast
 import attrs
 import cloudpickle
 
-from gymckpt.wording import guarded, one_line, text_of
+from gymckpt.wording import guarded, lines_of, text_of, visible
 
 __all__ = [
+    "Legible",
     "PackedFailure",
     "Portable",
     "RemoteFailure",
@@ -51,7 +52,14 @@ _cloudpickle: Any = cloudpickle
 """cloudpickle declares no types."""
 
 
-class Portable:
+class Legible:
+    """A mixin for exceptions whose text shows every character, whatever somebody put into it."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
+
+
+class Portable(Legible):
     """
     A mixin for exceptions that survive pickling with their fields, their message and their notes.
 
@@ -120,11 +128,11 @@ def said_by(error: BaseException) -> tuple[str, str]:
     for _link in range(_ACTORS_MAX):
         error = _cause_on_ray(error) or error
     if isinstance(error, RemoteFailure):
-        return one_line(error.type_name)[:_TYPE_NAME_MAX], one_line(error.text)
+        return text_of(error.type_name)[:_TYPE_NAME_MAX], text_of(error.text)
     name, text = type(error).__name__, cast("object", error)
     if name in _LOST_NAMES:
         name, text = guarded(lambda: _last_lines(str(error)), None) or (name, text)
-    return one_line(name)[:_TYPE_NAME_MAX], one_line(text)
+    return text_of(name)[:_TYPE_NAME_MAX], text_of(text)
 
 
 def _cause_on_ray(error: BaseException) -> BaseException | None:
@@ -170,7 +178,7 @@ def _stand_in(error: BaseException) -> RemoteFailure:
     if isinstance(error, RemoteFailure):
         return error
     trace = guarded(lambda: "".join(traceback.format_exception(error)), "")
-    failure = RemoteFailure(*said_by(error), text_of(trace, TRACEBACK_MAX))
+    failure = RemoteFailure(*said_by(error), lines_of(trace, TRACEBACK_MAX))
     for note in notes_of(error):
         failure.add_note(note)
     return failure
@@ -206,5 +214,6 @@ def pack(failure: BaseException) -> PackedFailure:
 
 def note_on(error: BaseException, note: str) -> None:
     """Add a note once; an error of the caller's own that takes no notes is left as it is."""
+    note = visible(note)
     if note not in notes_of(error):
         guarded(lambda: error.add_note(note), None)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
-from gymckpt.wording import did_you_mean, sample, show, text_of
+from gymckpt.wording import did_you_mean, sample, show, text_of, visible
 
 __all__ = [
     "key_path",
@@ -125,7 +125,7 @@ def located(path: str) -> Generator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{visible(path)}: {error}") from error
 
 
 def require_object(value: object, path: str) -> Mapping[str, Any]:

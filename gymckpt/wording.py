@@ -1,8 +1,9 @@
 """
-How foreign values get into a message: bounded, without secrets, and never by raising.
+How foreign values get into a message: bounded, printable, without secrets, and never by raising.
 
-Every error, log line and journal entry that quotes something from outside goes through here. The
-module owns the bounds and the redaction; it knows nothing of what is being reported.
+Every error, log line, page and journal entry that quotes something from outside goes through here.
+The module owns the bounds, the redaction and `visible`, the one rule for which characters a text
+that people read may hold; it knows nothing of what is being reported.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -19,11 +21,12 @@ __all__ = [
     "clipped",
     "did_you_mean",
     "guarded",
-    "one_line",
+    "lines_of",
     "redacted",
     "sample",
     "show",
     "text_of",
+    "visible",
 ]
 
 _Result = TypeVar("_Result")
@@ -69,10 +72,6 @@ _MARK = re.compile(r"[:=\s]")
 """Every pattern needs one of these; most names and ids have none and are not searched further."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}m")
-_CONTROLS = {
-    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"
-}
-"""A terminal obeys these, and some databases refuse a NUL."""
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 3
@@ -125,42 +124,74 @@ def clipped(text: str, limit: int = TEXT_MAX) -> str:
     return f"{text[: limit - len(gap) - tail]}{gap}{text[-tail:]}"
 
 
-def _presentable(text: str, limit: int) -> str:
+def visible(text: object) -> str:
+    """
+    Return a text with every character spelled out that does not show as itself.
+
+    That are controls (a terminal obeys them), format characters (some turn the direction of
+    writing around, some are there and cannot be seen), line and paragraph separators, halves of a
+    character pair, and what Unicode leaves unassigned or private. Only new lines and blanks stay; a
+    tab becomes a space, and colours are left out.
+
+    Args:
+        text: Anything.
+    """
+    said = str(text)
+    if said.isprintable():
+        return said
+    said = _COLOURS.sub("", said).replace("\r\n", "\n").replace("\t", " ")
+    return "".join(char if char == "\n" or _shows(char) else _spelled(char) for char in said)
+
+
+def _shows(char: str) -> bool:
+    return char.isprintable() or unicodedata.category(char) == "Zs"
+
+
+def _spelled(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def _presentable(text: str, limit: int, separator: str) -> str:
     """Redact and bound a text without colours, and spell out what not every reader can bear."""
     if len(text) <= limit and text.isascii() and text.isprintable() and not _MARK.search(text):
         return text  # as most names and ids are, of which a manifest has thousands
-    text = _COLOURS.sub("", clipped(text, _SCAN_MAX)).replace("\r\n", "\n")
-    text = redacted(text.translate(_CONTROLS))
-    return clipped(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
+    lines = _COLOURS.sub("", clipped(text, _SCAN_MAX)).splitlines()
+    if separator != "\n":
+        lines = [line.strip() for line in lines if line.strip()]
+    # A secret is found before its characters are spelled, and what then looks like one after it.
+    return clipped(redacted(visible(redacted(separator.join(lines)))), limit)
 
 
 def _unreadable(value: object) -> str:
-    return f"<{type(value).__name__[:ITEM_MAX]} whose text could not be read>"
+    return f"<{visible(type(value).__name__[:ITEM_MAX])} whose text could not be read>"
 
 
 def text_of(value: object, limit: int = TEXT_MAX) -> str:
     """
-    Return `str(value)`, redacted and bounded; a value whose `str` raises gives its type name.
+    Return `str(value)` in one line, redacted, bounded and printable.
+
+    Args:
+        value: Any object; one whose `str` raises gives its type name.
+        limit: The most characters to return.
+    """
+    return _text(value, limit, " ")
+
+
+def lines_of(value: object, limit: int = TEXT_MAX) -> str:
+    """
+    Return what `text_of` returns, with the lines of the text, as a traceback has them.
 
     Args:
         value: Any object.
         limit: The most characters to return.
     """
+    return _text(value, limit, "\n")
+
+
+def _text(value: object, limit: int, separator: str) -> str:
     if type(value) is str:
-        return _presentable(value, limit)
-    return guarded(lambda: _presentable(str(value), limit), _unreadable(value))
-
-
-def one_line(value: object, limit: int = TEXT_MAX) -> str:
-    """
-    Return what `text_of` returns, its lines joined with spaces.
-
-    Args:
-        value: Any object.
-        limit: The most characters to return.
-    """
-    lines = [line.strip() for line in text_of(value, _SCAN_MAX).splitlines()]
-    return text_of(" ".join(line for line in lines if line), limit)
+        return _presentable(value, limit, separator)
+    return guarded(lambda: _presentable(str(value), limit, separator), _unreadable(value))
 
 
 def show(value: object) -> str:
@@ -171,7 +202,7 @@ def show(value: object) -> str:
         value: Any object, for example a field of a parsed file: however large, however deeply
             nested, with a `repr` that raises.
     """
-    return guarded(lambda: _presentable(_BRIEF.repr(value), ITEM_MAX), _unreadable(value))
+    return guarded(lambda: _presentable(_BRIEF.repr(value), ITEM_MAX, " "), _unreadable(value))
 
 
 def sample(items: Iterable[object], total: int | None = None, *, width: int = ITEM_MAX) -> str:

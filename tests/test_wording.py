@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from typing import Any
 
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 from gymckpt.errors import (
     GymCheckpointOperationError,
     GymCheckpointUnavailable,
+    JournalCorrupt,
     did_you_mean,
     redacted,
     sample,
     show,
     text_of,
 )
-from gymckpt.wording import TEXT_MAX, clipped, one_line
+from gymckpt.standins import note_on
+from gymckpt.wording import TEXT_MAX, clipped, lines_of, visible
 
 TEXTS = st.one_of(
     st.text(),
@@ -40,6 +43,9 @@ SECRET = "S3cr3tValue0123456789"
         r"{{\"token\": \"{}\"}}",
         "proxy-authorization={}",
         "bearer   {}",
+        "bearer \t{}",
+        "password:\u2028{}",
+        "token=\u200b{}",
         "api_key={}&x=1",
         "X-Api-Key: {}",
         "aws_secret_access_key = {}",
@@ -118,23 +124,54 @@ def test_every_message_can_be_stored(text: str) -> None:
 
 @given(TEXTS, st.sampled_from(["\x1b[36m{}\x1b[39m", "\x1b]0;{}\x07", "\x9b2J{}", "{}\x7f\b"]))
 def test_no_message_commands_a_terminal(text: str, command: str) -> None:
-    """Colours are left out, and every other control is spelled, but for tabs and new lines."""
-    said = text_of(command.format(text))
+    """Colours are left out, every other control is spelled, and only a traceback has lines."""
+    assert unseen(text_of(command.format(text))) == set()
+    assert unseen(lines_of(command.format(text))) <= {"\n"}
+    assert text_of("\x1b[1;36mray::f()\x1b[39m\r\nend\x1b[2J") == "ray::f() end\\x1b[2J"
+    assert lines_of("\x1b[1;36mray::f()\x1b[39m\r\n end\x1b[2J") == "ray::f()\n end\\x1b[2J"
 
-    controls = {letter for letter in said if unicodedata.category(letter) == "Cc"}
-    assert controls <= {"\t", "\n"}
-    assert text_of("\x1b[1;36mray::f()\x1b[39m\r\nend\x1b[2J") == "ray::f()\nend\\x1b[2J"
+
+def unseen(text: str) -> set[str]:
+    """Return the controls, format characters, separators and half pairs that a text holds."""
+    return {char for char in text if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
+
+
+def test_no_character_at_all_leaves_that_cannot_be_seen() -> None:
+    """Of all that Unicode has, alone and between others, only what shows as itself is printed."""
+    every = [chr(code) for code in range(sys.maxunicode + 1)]
+
+    assert unseen(visible("".join(every))) == {"\n"}
+    for char in filter(unseen, every):
+        said = [text_of(f"a{char}b"), text_of(char), sample([char]), show(f"a{char}b")]
+        said += [str(GymCheckpointUnavailable(char)), str(JournalCorrupt(f"/{char}"))]
+        assert unseen("".join(said)) <= {"\n"}, hex(ord(char))
+    assert visible("naïve 日本語 \xa0— 🎲") == "naïve 日本語 \xa0— 🎲"
+    assert visible("\u202ecod.exe\u2066\t\u200f.") == "\\u202ecod.exe\\u2066 \\u200f."
+
+
+@given(st.text())
+def test_what_is_visible_stays_as_it_is(text: str) -> None:
+    """A text that went through the rule once is not changed by it again."""
+    assert visible(visible(text)) == visible(text)
+
+
+@given(TEXTS)
+def test_no_note_holds_what_cannot_be_seen(text: str) -> None:
+    """What is added to an error afterwards keeps the rule that its message keeps."""
+    error = RuntimeError()
+    note_on(error, text)
+    assert unseen("".join(error.__notes__)) <= {"\n"}
 
 
 @given(TEXTS | st.lists(TEXTS).map("\r\n  ".join), st.integers(50, 300))
-def test_one_line_is_one_line(text: str, limit: int) -> None:
+def test_a_message_is_one_line(text: str, limit: int) -> None:
     """Lines are joined before the text is bounded, and a text that is one is left as it is."""
-    said = one_line(text, limit)
+    said = text_of(text, limit)
 
     assert len(said.splitlines()) <= 1
     assert len(said) <= limit
-    assert one_line(said, limit) == said
-    assert one_line("one\n\n  two\u2028three ") == "one two three"
+    assert text_of(said, limit) == said
+    assert text_of("one\n\n  two\u2028three ") == "one two three"
 
 
 @given(st.lists(st.integers(), max_size=40), st.none() | st.integers(40, 10**9))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +23,7 @@ from gymckpt.cli.common import (
     console,
     find,
     leave,
+    print_json,
 )
 from gymckpt.errors import ChartError, did_you_mean, text_of
 
@@ -118,7 +118,7 @@ def chart(
                     for state, trigger, at_s in path.visits
                 ],
             }
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        print_json(data)
     else:
         console().print(_chart_table(found, path))
 

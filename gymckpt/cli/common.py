@@ -13,13 +13,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import attrs
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from gymckpt.errors import (
     JournalCorrupt,
@@ -28,6 +29,7 @@ from gymckpt.errors import (
     did_you_mean,
     text_of,
 )
+from gymckpt.wording import lines_of, visible
 
 if TYPE_CHECKING:
     from gymckpt.core.entry import Entry
@@ -48,6 +50,7 @@ __all__ = [
     "leave",
     "opened_source",
     "print_json",
+    "say",
 ]
 
 PROBLEM_FOUND = 1
@@ -81,6 +84,14 @@ OperationArgument = Annotated[
 
 
 class _Answers(Console):
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Spell out what a terminal would obey: here everything passes, by whomever it is made."""
+        for segment in super().render(renderable, options):
+            plain = segment.control or segment.text.isprintable()
+            yield segment if plain else Segment(visible(segment.text), segment.style)
+
     def on_broken_pipe(self) -> None:
         """Leave it to the command, which has an exit code for it."""
         raise  # noqa: PLE0704 - it is called where the error was caught
@@ -93,13 +104,18 @@ def console() -> Console:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Print an answer for programs."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print an answer for programs: all of it, with what is not ASCII as escapes."""
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def say(message: object, *, error: bool = False) -> None:
+    """Print a message, on the standard error where it is about what went wrong."""
+    typer.echo(lines_of(message), err=error)
 
 
 def leave(message: str, code: int) -> NoReturn:
     """Leave with a message on the standard error."""
-    typer.echo(text_of(message), err=True)
+    say(message, error=True)
     raise typer.Exit(code)
 
 

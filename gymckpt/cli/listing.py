@@ -21,6 +21,7 @@ from gymckpt.cli.common import (
     leave,
     opened_source,
     print_json,
+    say,
 )
 from gymckpt.cli.styles import (
     CALL_STATE_STYLES,
@@ -97,7 +98,7 @@ def ops(
         if more:
             out.print(Text("there are more; --limit shows them", style="dim"))
     else:
-        typer.echo("no operation is like that", err=True)
+        say("no operation is like that", error=True)
     silent = [line.operation_id for line in lines if line.alive is False]
     if silent:
         leave(_silent(silent), PROBLEM_FOUND)

@@ -19,6 +19,7 @@ from gymckpt.cli.common import (
     find,
     leave,
     opened_source,
+    say,
 )
 from gymckpt.cli.explaining import explanation_of
 
@@ -99,7 +100,7 @@ def _require_entries(found: Found) -> None:
     if found.row is None:
         leave(found.cut, PROBLEM_FOUND)
     if found.cut:
-        typer.echo(found.cut, err=True)
+        say(found.cut, error=True)
 
 
 def _write(output: Path | None, text: str) -> None:
@@ -115,4 +116,4 @@ def _write(output: Path | None, text: str) -> None:
         temporary.replace(output)
     finally:
         temporary.unlink(missing_ok=True)
-    typer.echo(f"{output}: {len(text):,} characters", err=True)
+    say(f"{output}: {len(text):,} characters", error=True)

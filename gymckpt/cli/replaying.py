@@ -23,6 +23,7 @@ from gymckpt.cli.common import (
     find,
     leave,
     print_json,
+    say,
 )
 from gymckpt.cli.styles import CALL_STATE_STYLES, instance_text
 
@@ -94,7 +95,7 @@ def replay(
             out.print(_state_text(result.state, result.entries[-1]))
         out.print(_verdict(result))
         if cut:
-            typer.echo(cut, err=True)
+            say(cut, error=True)
     if result.divergence is not None or cut:
         raise typer.Exit(PROBLEM_FOUND)
 

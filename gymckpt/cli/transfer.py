@@ -23,6 +23,7 @@ from gymckpt.cli.common import (
     leave,
     opened_source,
     print_json,
+    say,
 )
 from gymckpt.cli.styles import since_option
 
@@ -67,7 +68,7 @@ def export(
             sys.stdout.buffer.flush()
         else:
             write_export(found.journal, row.run, row.operation_id, output)
-            typer.echo(f"{output}: {row.operation_id}, {row.last_seq} entries", err=True)
+            say(f"{output}: {row.operation_id}, {row.last_seq} entries", error=True)
 
 
 def import_(
@@ -99,11 +100,11 @@ def import_(
             }
         )
         return
-    typer.echo(f"{row.operation_id} of run {row.run}: {row.last_seq} entries, now in {place}")
+    say(f"{row.operation_id} of run {row.run}: {row.last_seq} entries, now in {place}")
     if not row.settled:
-        typer.echo(
+        say(
             "it is unfinished there: whoever recovers that run in that journal would settle it",
-            err=True,
+            error=True,
         )
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 from gymckpt.chart import Chart, load_chart
 from gymckpt.core.entry import Entry
 from gymckpt.errors import ChartError, sample, text_of
-from gymckpt.wording import one_line
 
 __all__ = ["Facts", "blockers_of", "chart_of", "note_of", "number_of", "strings_of"]
 
@@ -41,7 +40,7 @@ def note_of(facts: Facts) -> str:
     failure = facts.get("failure")
     if isinstance(failure, dict):
         found = cast("dict[str, Any]", failure)
-        return one_line(f"{found.get('type', 'error')}: {found.get('text', '')}", NOTE_MAX)
+        return text_of(f"{found.get('type', 'error')}: {found.get('text', '')}", NOTE_MAX)
     blocked = [
         f"{server}: {count} in the way: {sample(named, count)}"
         for server, count, named in blockers_of(facts)

@@ -21,7 +21,9 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Page", "Tile", "clock_text", "escaped", "foreign", "seconds_text", "tiles", "visible"]
+from gymckpt.wording import visible
+
+__all__ = ["Page", "Tile", "clock_text", "escaped", "foreign", "seconds_text", "tiles"]
 
 _ASSETS = importlib.resources.files("gymckpt.diagnosis") / "assets"
 
@@ -85,22 +87,6 @@ def _json(data: Any) -> str:
     """Return data as JSON that no HTML parser can leave: ASCII only, without any markup."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def visible(text: object) -> str:
-    """
-    Return a text without anything that is there and cannot be seen.
-
-    Args:
-        text: Anything; what UTF-8 cannot hold is spelled out, and so are controls, also those that
-            turn the direction of writing around.
-    """
-    spelled = str(text).encode("utf-8", "backslashreplace").decode("utf-8")
-    if spelled.isprintable():
-        return spelled
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in spelled
-    )
 
 
 def escaped(text: object) -> str:

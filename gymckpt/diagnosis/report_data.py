@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gymckpt.diagnosis.lanes import Lane
-from gymckpt.diagnosis.page import visible
 from gymckpt.diagnosis.picture import Picture
+from gymckpt.wording import visible
 
 __all__ = ["data_of"]
 

@@ -20,22 +20,14 @@ from gymckpt.core.entry import Entry
 from gymckpt.core.operation import FAILING_TRIGGERS
 from gymckpt.diagnosis.headline import cause_group, cause_words, tone_of
 from gymckpt.diagnosis.lanes import StateSpan
-from gymckpt.diagnosis.page import (
-    Page,
-    Tile,
-    clock_text,
-    escaped,
-    foreign,
-    seconds_text,
-    tiles,
-    visible,
-)
+from gymckpt.diagnosis.page import Page, Tile, clock_text, escaped, foreign, seconds_text, tiles
 from gymckpt.diagnosis.picture import parked_s
 from gymckpt.diagnosis.report_controls import choice
 from gymckpt.diagnosis.report_tables import table
 from gymckpt.errors import text_of
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.steps import steps_of
+from gymckpt.wording import visible
 
 __all__ = ["Passage", "passages_of", "runs_report"]
 

@@ -15,7 +15,7 @@ import attrs
 
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.diagnosis.facts import blockers_of
-from gymckpt.wording import one_line, sample, text_of
+from gymckpt.wording import sample, text_of
 
 __all__ = ["Blockers", "Story", "stories_of"]
 
@@ -81,7 +81,7 @@ class Story:
             return f"not ready, {named}{tail}" if named else "not ready, and it names no blocker"
         if self.failure is not None:
             kind, text = text_of(self.failure.get("type"), 100), self.failure.get("text", "")
-            return f"{kind}: {one_line(text, REASON_MAX)}"
+            return f"{kind}: {text_of(text, REASON_MAX)}"
         if self.abandoned:
             return "it was no longer waited for"
         return "no answer yet" if self.state == "asked" else ""

@@ -17,8 +17,9 @@ from gymckpt.core.entry import Entry
 from gymckpt.core.settings import RENEW
 from gymckpt.diagnosis.headline import cause_words
 from gymckpt.diagnosis.lanes import TROUBLE, Lane, Span
-from gymckpt.diagnosis.page import clock_text, visible
+from gymckpt.diagnosis.page import clock_text
 from gymckpt.diagnosis.picture import Picture, picture_of
+from gymckpt.wording import visible
 
 __all__ = ["trace"]
 

@@ -208,8 +208,8 @@ def warn_of_network(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> 
         "journal %s is on a network file system (%s): SQLite's locks are not reliable there, and "
         "controllers on two hosts can destroy it; use a local disk, or PostgreSQL for several "
         "hosts",
-        path,
-        kind,
+        text_of(path),
+        text_of(kind),
     )
 
 

@@ -110,7 +110,7 @@ class Asks:
             try:
                 self._cancel_reference(outstanding.reference)
             except Exception as error:
-                logger.debug("cancelling %s of %s: %s", call, instance, text_of(error))
+                logger.debug("cancelling %r of %r: %s", call, instance, text_of(error))
 
     def drop_all(self) -> None:
         """Stop watching everything, and tell nobody: another controller acts now."""

@@ -110,8 +110,9 @@ class Ledger:
         except Fenced as error:
             return error
         except Exception as error:  # also what no journal should raise: the next beat may succeed
-            what = text_of(error)
-            logger.debug("operation %r: no sign of life: %s", operation.operation_id, what)
+            logger.debug(
+                "operation %r: no sign of life: %s", operation.operation_id, text_of(error)
+            )
         return None
 
     async def look(self, operation: OperationState, look: Callable[[Sequence[Entry]], T]) -> T:

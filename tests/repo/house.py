@@ -306,6 +306,32 @@ def sleep_faults(source: Source) -> Iterator[str]:
             yield f"{source.path}:{found.line}: from time import sleep"
 
 
+LEGIBLE = frozenset({"text_of", "sample", "show", "GymCheckpointOperationError"})
+"""What makes a text that a log line may hold as it is; `%r` and numbers need nothing."""
+
+
+def log_faults(source: Source) -> Iterator[str]:
+    """A log line quotes nothing that could command a terminal, and prints no foreign traceback."""
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if ast.unparse(node.func.value) not in {"logger", "logging"}:
+            continue
+        where = f"{source.path}:{node.lineno}"
+        if node.func.attr == "exception" or any(one.arg == "exc_info" for one in node.keywords):
+            yield f"{where}: a traceback goes into the log as its raising module wrote it"
+        if node.func.attr not in {"debug", "info", "warning", "error", "critical"}:
+            continue
+        if not isinstance(node.args[0], ast.Constant):
+            yield f"{where}: {ast.unparse(node.args[0])} is not written out, so nobody can check it"
+            continue
+        conversions = re.findall(r"%[-#0-9.]*([a-z])", str(node.args[0].value))
+        for conversion, quoted in zip(conversions, node.args[1:], strict=False):
+            made_by = ast.unparse(quoted.func) if isinstance(quoted, ast.Call) else ""
+            if conversion == "s" and made_by not in LEGIBLE:
+                yield f"{where}: {ast.unparse(quoted)} goes into the log as it is; use text_of"
+
+
 def word_faults(path: str, text: str) -> Iterator[str]:
     """No file names the machine or the place where it was written."""
     for number, line in enumerate(text.splitlines(), 1):

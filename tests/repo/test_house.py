@@ -16,6 +16,7 @@ PACKAGE_RULES = [
     house.foreign_faults,
     house.leftover_faults,
     house.sleep_faults,
+    house.log_faults,
 ]
 CODE_RULES = [house.size_faults, house.docstring_faults]
 
@@ -143,6 +144,10 @@ WRONG = [
     (house.leftover_faults, "x.py", "# prob" + "ably fine", "is left over"),
     (house.sleep_faults, "x.py", "import time\ntime.sleep(1)", ":2: time.sleep"),
     (house.sleep_faults, "x.py", "from time import sleep", "from time import sleep"),
+    (house.log_faults, "x.py", "logger.error('%r: %s', name, error)", "error goes into the log"),
+    (house.log_faults, "x.py", "logger.error(text)", "text is not written out"),
+    (house.log_faults, "x.py", "logger.exception('it broke')", "a traceback goes into the log"),
+    (house.log_faults, "x.py", "logger.error('x', exc_info=e)", "a traceback goes into the log"),
 ]
 
 
@@ -171,6 +176,7 @@ RIGHT = [
     (house.size_faults, "x.py", "def f():\n" + "    x = 1\n" * 69),
     (house.docstring_faults, "__init__.py", ""),
     (house.sleep_faults, "x.py", "import asyncio\nasyncio.sleep(1)"),
+    (house.log_faults, "x.py", "logger.error('%r %g: %s', name, 1.5, text_of(error))"),
 ]
 
 
