@@ -20,6 +20,7 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment, Replied
+from gymckpt.episodes import late_retire_id
 from gymckpt.journal import Journal
 from gymckpt.runtime.asks import record_of
 from gymckpt.runtime.clock import Clock
@@ -142,15 +143,17 @@ class Watch:
             return lambda _future: None
 
     def _hold_recorded(self, name: str, call: str, wire_id: str) -> None:
-        recorded = 0
+        recorded, left = 0, self.sent[name, call, wire_id]
         for row in self._journal.operations(self._run):
             known = self._recorded.setdefault(row.operation_id, _Recorded())
             if known.last_seq < row.last_seq:
                 new = self._journal.read(self._run, row.operation_id, after_seq=known.last_seq)
                 known.read(new)
-            if known.wire_id == wire_id:
+            ids = (known.wire_id, late_retire_id(known.wire_id))
+            if wire_id in ids:
                 recorded += known.asks[name, call]
-        if recorded < self.sent[name, call, wire_id]:
+                left = sum(self.sent[name, call, one] for one in ids)
+        if recorded < left:
             raise Broken("S6", f"{call} of {wire_id} is sent to {name} before it is recorded")
 
     def _told(
