@@ -52,6 +52,10 @@ class Notes(NamedTuple):
     confirmed: bool = False
     """Whether an answer to a resume has come, whichever ask it was of."""
     dead: bool = False
+    ends_at_s: float = 0.0
+    """The deadline of the latest retire, until that came back: it may arrive as long as that."""
+    superseded: bool = False
+    """Whether a later restore retires its attempts from now on."""
 
 
 class Account(NamedTuple):
@@ -74,6 +78,45 @@ class Account(NamedTuple):
     def changed(self, instance: int, notes: Notes) -> Account:
         """Return the account with one instance's notes replaced."""
         return self._replace(notes=(*self.notes[:instance], notes, *self.notes[instance + 1 :]))
+
+    def keeping(self) -> Account:
+        """Return the account when the caller has taken a restore over: only new renewals count."""
+        notes = tuple(
+            one._replace(
+                answered=one.answered - {"renew"},
+                waiting=tuple(ask for ask in one.waiting if ask[0] != "renew"),
+            )
+            for one in self.notes
+        )
+        return self._replace(notes=notes, kept=True)
+
+    def hold_reopening(self) -> None:
+        """Require S5 when a resume leaves: a restore stands, or everybody is asked to retire."""
+        if not self.ever_sent("restore") or (self.kept and self.all_answered("renew")):
+            return
+        if left := self.sent("restore") - self.sent("retire"):
+            raise Broken("S5", f"it stands, but instance {min(left)} has not proved what it holds")
+
+    def hold_anew(self, instance: int, *, at_s: float, grace_s: float, is_open: bool) -> None:
+        """Require S5 when a retire leaves under an id of its own."""
+        one = self.notes[instance]
+        if one.superseded:
+            raise Broken("S5", f"attempts of instance {instance} are retired that are superseded")
+        if not is_open:
+            raise Broken("S5", f"instance {instance} is asked to retire anew before it is open")
+        if one.ends_at_s and at_s < one.ends_at_s + grace_s:
+            raise Broken("S5", f"two retires are on their way to instance {instance}")
+
+    def hold_retired(self, runs: Iterable[bool], *, horizon_passed: bool) -> None:
+        """Require S5 of what has ended: nothing that was to be retired goes on."""
+        for number, (one, goes_on) in enumerate(zip(self.notes, runs, strict=True)):
+            if one.superseded or one.dead:
+                continue
+            if "retire" in one.answered:
+                if goes_on:
+                    raise Broken("S5", f"instance {number} goes on with an attempt it has retired")
+            elif not horizon_passed:
+                raise Broken("S5", f"ended while instance {number} may go on with its attempt")
 
     def hold_released(self) -> None:
         """Require S3 at the moment when the caller is let go."""
@@ -134,7 +177,10 @@ def note_send(
     if call != "resume" and len(others) < len(before.waiting):
         raise Broken("S6", f"two {call} to instance {instance} at once")
     waiting = tuple(sorted([*others, (call, ask, ends_at_s)]))
-    return account.changed(instance, before._replace(waiting=waiting, sent=before.sent | {call}))
+    after = before._replace(waiting=waiting, sent=before.sent | {call})
+    if call == "retire":
+        after = after._replace(ends_at_s=ends_at_s)
+    return account.changed(instance, after)
 
 
 def _hold_commit(account: Account, at_s: float) -> None:
@@ -167,9 +213,12 @@ def note_reply(account: Account, instance: int, reply: Replied) -> Account:
     awaited = [one for one in before.waiting if one[:2] == (reply.call, reply.ask)]
     if awaited:
         new["waiting"] = tuple([one for one in before.waiting if one not in awaited])
+        if reply.call == "retire":
+            new["ends_at_s"] = 0.0
         if answered:
             known = before.answered - {"renew"} if reply.call == "prepare" else before.answered
-            new["answered"] = known | {reply.call}
+            proves = not reply.facts.get("empty")  # what it does not hold it cannot answer for
+            new["answered"] = known | {reply.call} if proves else known
             new["acknowledged_at_s"] = max(before.acknowledged_at_s, awaited[0][2])
         if reply.call == "renew":
             lost = failure is None or failure.dead or not failure.transient

@@ -141,7 +141,7 @@ class _Explorer:
         self._parents.append(parent)
         self._words.append(words)
         row = world.operation.row
-        running = row.call is None and row.effect is None and not row.final
+        running = not (row.call or row.also or row.effect or row.final)
         self.graph.add(ended=row.final, running=running)
         return number, True
 

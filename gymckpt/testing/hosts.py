@@ -18,19 +18,24 @@ from gymckpt.testing.account import Broken
 __all__ = [
     "BROKEN",
     "DEAD",
+    "EPISODE",
     "OPERATION_ID",
     "SHAKY",
     "Answer",
     "Host",
     "Outcome",
     "Post",
+    "emptied",
     "expired",
     "parking_failed",
+    "require_attempt",
     "take",
     "take_stray",
 ]
 
 OPERATION_ID = "op-1"
+DERIVED_ID = f"{OPERATION_ID}.anew"
+"""The id of a retire that is sent after the resume, which fences the operation's own."""
 EPISODE = EnvironmentEpisode("rollout", 1)
 GRACE_S = 6.0
 """The lease of every host, as short as the bound of the core on it."""
@@ -57,6 +62,8 @@ class Host(NamedTuple):
     status: Status = "up"
     restarted: bool = False
     """Whether it has forgotten what it once knew."""
+    attempt: bool = True
+    """Whether it holds the attempt that the operation is about; what restarts empty has lost it."""
 
 
 class Post(NamedTuple):
@@ -73,6 +80,10 @@ class Post(NamedTuple):
     """Whether the controller that sent the ask still waits for its reply."""
     held: bool = False
     """Whether it is late: time goes on without it, and it may come whenever it likes."""
+    besides: bool = False
+    """Whether it is a retire that names its attempts, under an id of its own."""
+    empty: bool = False
+    """Whether it is the answer of an instance that does not hold what it answers for."""
 
     def __str__(self) -> str:
         late = "late " if self.held else ""
@@ -91,6 +102,12 @@ class Answer(NamedTuple):
     host: Host
     outcome: Outcome
     failure: FailureRecord | None = None
+
+
+def emptied(host: Host) -> Host:
+    """Return a host that has come back empty under the same handle."""
+    plane = ControlPlane("environment", grace_s=GRACE_S)
+    return host._replace(control=plane.state, restarted=True, attempt=False)
 
 
 def _plane(host: Host) -> ControlPlane:
@@ -137,13 +154,18 @@ def take(host: Host, post: Post, now_ts: float) -> Answer:
     plane = _plane(host)
     try:
         done = _parked(plane) if post.kind == "work" else _asked(plane, post, now_ts)
+        if post.call == "commit":
+            require_attempt(host)
     except ParticipantRefused:
-        if plane.state != host.control:
+        if plane.state != host.control and post.call != "commit":
             raise Broken("S8", f"{post.call} was refused and has changed its host") from None
         return Answer(host, "failed", REFUSED)
     if OPERATION_ID in host.control.stale_ids and not plane.is_open:
         raise Broken("S4", f"{post.call} has closed instance {post.instance} after its resume")
-    return Answer(host._replace(control=plane.state), "answered" if done else "")
+    installed = post.call == "restore" and "restore" not in host.control.answers
+    attempt = installed or (host.attempt and post.call != "retire")
+    after = host._replace(control=plane.state, attempt=attempt)
+    return Answer(after, "answered" if done else "")
 
 
 def take_stray(host: Host, call: str, wire_id: str, now_ts: float) -> Host:
@@ -174,6 +196,12 @@ def take_stray(host: Host, call: str, wire_id: str, now_ts: float) -> Host:
     return host._replace(control=plane.state)
 
 
+def require_attempt(host: Host) -> None:
+    """Refuse to write what the host does not hold, as a deployment does."""
+    if not host.attempt:
+        raise ParticipantRefused("unknown_episode", "the attempt is not here")
+
+
 def _parked(plane: ControlPlane) -> bool:
     plane.ready(OPERATION_ID)
     plane.record("prepare", OPERATION_ID, "parked")
@@ -193,7 +221,8 @@ def _asked(plane: ControlPlane, post: Post, now_ts: float) -> bool:
     elif call == "restore":
         _install(plane, deadline_ts, now_ts)
     elif call == "retire":
-        plane.retire(OPERATION_ID, [EPISODE], deadline_ts=deadline_ts, now_ts=now_ts)
+        wire_id = DERIVED_ID if post.besides else OPERATION_ID
+        plane.retire(wire_id, [EPISODE], deadline_ts=deadline_ts, now_ts=now_ts)
     elif call == "forget":
         plane.forget(OPERATION_ID, ["rollout"], deadline_ts=deadline_ts, now_ts=now_ts)
     else:

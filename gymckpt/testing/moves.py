@@ -3,15 +3,18 @@ What may happen next in an explored world: its own course, and the faults that a
 
 A move of cost 0 needs no fault. Each fault costs 1: a message lost, late or doubled; a call that
 fails; an instance that dies, is cut off, breaks, restarts empty or whose lease runs out; a file
-that fails or hangs; a caller that cancels or whose body raises; a controller that crashes.
+that fails or hangs; a caller that cancels or whose body raises; a controller that crashes; another
+operation that holds late retires back, or a later restore that takes them over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from gymckpt.core.asking import ALSO
 from gymckpt.core.events import Event, FailureRecord, Replied, TimerFired, Triggered
 from gymckpt.participant.control import ControlPlane
 from gymckpt.testing.account import Broken
@@ -20,10 +23,10 @@ from gymckpt.testing.hosts import (
     GRACE_S,
     OPERATION_ID,
     SHAKY,
-    Host,
     Outcome,
     Post,
     Status,
+    emptied,
     parking_failed,
     take,
     take_stray,
@@ -35,7 +38,7 @@ __all__ = ["Move", "hold_refusals", "moves"]
 ROOT = "snapshots/step-1"
 STRAYS = (("resume", "op-0"), ("renew", OPERATION_ID), ("forget", OPERATION_ID))
 """What somebody else may send: an operation of before that is late, a controller gone astray."""
-VERBS = ("prepare", "restore", "run", "commit", "resume", "keep")
+VERBS = ("prepare", "restore", "run", "insist", "commit", "resume", "keep")
 GIVING_UP = {
     "discard": "the body raises, or an operator gives the operation up",
     "cancel": "the caller is cancelled",
@@ -149,6 +152,9 @@ def _take(
         trigger = "ready" if post.kind == "work" else post.call
         universe.note_participant(host.control.phase, trigger, answer.host.control.phase)
     arrived = arrived.with_host(post.instance, answer.host)
+    proves = post.call == "commit" or (post.call == "renew" and universe.chart == "restore")
+    if proves and answer.outcome == "answered":
+        post = post._replace(empty=not host.attempt)
     if garbled:
         return _answer(arrived, post, "failed", SHAKY)
     if not answer.outcome:
@@ -199,9 +205,15 @@ def _landed(world: World, job: Job) -> World:
 
 
 def _triggered(
-    universe: Universe, world: World, words: str, cost: int, trigger: str
+    universe: Universe,
+    world: World,
+    words: str,
+    cost: int,
+    trigger: str,
+    *,
+    facts: Mapping[str, Any] | None = None,
 ) -> Iterator[Move]:
-    facts = {"root": ROOT} if trigger == "commit" else {}
+    facts = {"root": ROOT} if trigger == "commit" else facts or {}
     event = Triggered(moment=world.moment, trigger=trigger, facts=facts)
     return _event(universe, world, words, cost, event)
 
@@ -218,20 +230,43 @@ def _of_caller(universe: Universe, world: World, *, faulty: bool) -> Iterator[Mo
         for trigger, words in GIVING_UP.items():
             if trigger in legal:
                 yield from _triggered(universe, world, words, 1, trigger)
+        if "supersede" in legal and world.operation.opening.get("inventory"):
+            for number, notes in enumerate(world.account.notes):
+                words = f"a later restore takes over what instance {number} is to retire"
+                facts = universe.superseding(number)
+                if not notes.superseded:
+                    yield from _triggered(universe, world, words, 1, "supersede", facts=facts)
 
 
 def _of_time(universe: Universe, world: World) -> Iterator[Move]:
-    due_s = min((due_s for _, due_s in world.timers), default=None)
-    if due_s is None:
+    if (ALSO, math.inf) in world.timers:
+        going_on = _without_timer(world, ALSO)
+        event = TimerFired(moment=world.moment, timer=ALSO)
+        words = f"the other operation has ended, timer {ALSO} fires"
+        yield from _event(universe, going_on, words, 0, event)
+    due_s = min((due_s for _, due_s in world.timers), default=math.inf)
+    if due_s == math.inf:
         return
     later = world.at(max(world.at_s, due_s))
     for timer, instant_s in world.timers:
         if instant_s > due_s + HAIR_S:
             continue
-        fired = later._replace(timers=tuple(one for one in later.timers if one[0] != timer))
+        fired = _without_timer(later, timer)
         words = f"{later.at_s - world.at_s:g} s pass, timer {timer} fires"
         event = TimerFired(moment=later.moment, timer=timer)
         yield from _event(universe, fired, words, 0, event)
+        if timer == ALSO and world.faults > 0:
+            words = f"another checkpoint or restore is open, timer {ALSO} is held back"
+            yield Move(words, 1, partial(_hold_back, fired))
+
+
+def _without_timer(world: World, timer: str) -> World:
+    return world._replace(timers=tuple(one for one in world.timers if one[0] != timer))
+
+
+def _hold_back(world: World) -> World:
+    timers = tuple(sorted([*world.timers, (ALSO, math.inf)]))
+    return world._replace(timers=timers, faults=world.faults - 1)
 
 
 def _of_controller(universe: Universe, world: World) -> Iterator[Move]:
@@ -259,22 +294,22 @@ def _leave_writing(universe: Universe, paid: World) -> World:
 def _of_operator(universe: Universe, world: World, number: int) -> Iterator[Move]:
     """Let an operator give up on an instance that is to be reopened and has not answered."""
     operation = world.operation
-    call, name = operation.phase_call, operation.instances[number]
-    if call is None or not operation.cleaning:
+    if not operation.cleaning:
         return
-    found = operation.call_state(call, name)
-    if found.state not in ("asked", "failed", "unanswered"):
-        return
-    event = Replied(
-        moment=world.moment,
-        instance=name,
-        call=call,
-        ask=found.ask,
-        outcome="failed",
-        failure=DECLARED_GONE,
-    )
-    words = f"an operator declares instance {number} gone"
-    yield from _event(universe, world, words, 1, event)
+    for call in sorted(operation.calls_of(operation.state)):
+        found = operation.call_state(call, operation.instances[number])
+        if found.state not in ("asked", "failed", "unanswered"):
+            continue
+        event = Replied(
+            moment=world.moment,
+            instance=operation.instances[number],
+            call=call,
+            ask=found.ask,
+            outcome="failed",
+            failure=DECLARED_GONE,
+        )
+        words = f"an operator declares instance {number} gone, whose {call} is {found.state}"
+        yield from _event(universe, world, words, 1, event)
 
 
 def _of_host(universe: Universe, world: World, number: int) -> Iterator[Move]:
@@ -285,10 +320,12 @@ def _of_host(universe: Universe, world: World, number: int) -> Iterator[Move]:
     for status, words in AILMENTS.items():
         ill = paid.with_host(number, host._replace(status=status))
         yield Move(f"instance {number} {words}", 1, partial(_same, ill))
+    empty = emptied(host)
+    if (empty.control, empty.attempt) != (host.control, host.attempt):
+        restarts = f"instance {number} restarts empty"
+        yield Move(restarts, 1, partial(_same, paid.with_host(number, empty)))
     if host.control.checkpoint_id is None:
         return
-    empty = Host(ControlPlane("environment", grace_s=GRACE_S).state, restarted=True)
-    yield Move(f"instance {number} restarts empty", 1, lambda: paid.with_host(number, empty))
 
     def run_out() -> World:
         plane = ControlPlane("environment", grace_s=GRACE_S)

@@ -45,8 +45,12 @@ def _hold_sends(taken: Step) -> None:
 
 
 def _hold_replay(before: OperationState, taken: Step) -> None:
-    """Require S6 of the journal: the entries lead where the step leads, and no entry, nowhere."""
-    replayed = before
+    """
+    Require S6 of the journal: the entries lead where the step leads, and no entry, nowhere.
+
+    A claim has raised the epoch before the step, and needs no entry where nothing is to be moved.
+    """
+    replayed = before if taken.entries else attrs.evolve(before, epoch=taken.operation.epoch)
     for state in states_after(before, taken.entries):
         replayed = state
     if replayed != taken.operation:

@@ -12,6 +12,7 @@ import marshal
 from hashlib import blake2b
 from typing import Any
 
+from gymckpt.core import timing
 from gymckpt.core.calls import CallState
 from gymckpt.core.effects import SendCall
 from gymckpt.core.operation import OperationState
@@ -42,7 +43,7 @@ def key_of(world: World) -> Key:
         world.manifest,
         world.withdrawn,
         account.writes,
-        account.kept,
+        account.kept and operation.state not in ("retiring", "discarding"),
         world.faults,
         tuple(sorted(_instance_key(world, number) for _, number in _numbered(world))),
     )
@@ -68,8 +69,9 @@ def pruned(universe: Universe, world: World) -> World:
 def _counts(universe: Universe, world: World, post: Post) -> bool:
     host, operation = world.hosts[post.instance], world.operation
     if post.kind != "reply":
-        fenced = bool(host.control.stale_ids) and post.call != RESUME
-        return post.heard or not (fenced or host.status in ("dead", "broken"))
+        fenced = bool(host.control.stale_ids) and post.call != RESUME and not post.besides
+        over = post.besides and world.now_ts >= post.deadline_ts
+        return post.heard or not (fenced or over or host.status in ("dead", "broken"))
     if operation.settled:
         return False
     found = operation.call_state(post.call, operation.instances[post.instance])
@@ -119,15 +121,17 @@ def _instance_key(world: World, number: int) -> Key:
     calls = {
         call: operation.call_state(call, name)
         for call in sorted(operation.calls)
-        if not operation.cleaning or call == operation.phase_call
+        if not operation.cleaning or call in operation.calls_of(operation.state)
     }
     acknowledged_s = operation.acknowledged_at_s.get(name, 0.0)
     return (
         _host_key(world.hosts[number], at_s),
-        tuple(_call_key(operation, call, found, at_s) for call, found in calls.items()),
+        tuple(_call_key(operation, call, name, found, at_s) for call, found in calls.items()),
         NEVER if operation.cleaning else _ahead_s(acknowledged_s, at_s),
         tuple(sorted(_post_key(world, post) for post in world.posts if post.instance == number)),
-        _notes_key(world.account.notes[number], at_s, cleaning=operation.cleaning),
+        bool(operation.superseded.get(name)),
+        operation.phase.get(name).ask > operation.calls_before.get(name).ask,
+        _notes_key(world.account.notes[number], at_s, operation),
     )
 
 
@@ -137,6 +141,7 @@ def _host_key(host: Host, at_s: float) -> Key:
     return (
         host.status,
         host.restarted,
+        host.attempt,
         control.phase,
         bool(control.stale_ids),
         NEVER if expires_ts is None else round(expires_ts - START_TS - at_s, 6),
@@ -146,9 +151,17 @@ def _host_key(host: Host, at_s: float) -> Key:
     )
 
 
-def _call_key(operation: OperationState, call: str, found: CallState, at_s: float) -> Key:
+def _call_key(
+    operation: OperationState, call: str, name: str, found: CallState, at_s: float
+) -> Key:
     tries = operation.settings.tries(call)
     failure = found.failure
+    if call == operation.also_call:
+        free_s = timing.free_at_s(operation, call, name)
+        first_s = operation.entered_at_s + timing.budget_s(operation, call)
+        left_s = _ahead_s(found.deadline_at_s, at_s) if found.state == "asked" else NEVER
+        here = found.deadline_at_s > first_s
+        return (call, found.state, left_s, _ahead_s(free_s, at_s), here)
     return (
         call,
         found.state,
@@ -175,14 +188,20 @@ def _post_key(world: World, post: Post) -> Key:
         0 if failure is None else 1 + failure.transient + 2 * failure.dead,
         post.heard,
         post.held,
+        post.besides,
+        post.empty,
     )
 
 
-def _notes_key(notes: Notes, at_s: float, *, cleaning: bool) -> Key:
+def _notes_key(notes: Notes, at_s: float, operation: OperationState) -> Key:
     waiting = tuple((call, round(ends_s - at_s, 6)) for call, _, ends_s in notes.waiting)
-    if cleaning:
+    if operation.cleaning:
         sent = tuple(sorted(notes.sent & {"prepare", "restore", "retire", "resume"}))
-        return (sent, "restore" in notes.answered, notes.confirmed, notes.dead, waiting)
+        counts = {"restore", "retire"} | ({"renew"} if operation.state == "resuming" else set())
+        answered = tuple(sorted(notes.answered & counts))
+        ends_s = _ahead_s(notes.ends_at_s + operation.settings.reply_grace_s, at_s)
+        retire = (ends_s if notes.ends_at_s else 0.0, notes.superseded)
+        return (sent, answered, notes.confirmed, notes.dead, waiting, retire)
     return (
         tuple(sorted(notes.sent)),
         tuple(sorted(notes.answered)),

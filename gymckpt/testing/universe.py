@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+import attrs
+
 from gymckpt.chart import load_chart
 from gymckpt.core.effects import (
     CancelCall,
@@ -22,6 +24,7 @@ from gymckpt.core.effects import (
     WithdrawManifest,
     WriteManifest,
 )
+from gymckpt.core.entry import Entry
 from gymckpt.core.events import Event, Moment, Replied, TakenOver
 from gymckpt.core.operation import OperationState, machine_of
 from gymckpt.core.settings import RetryPolicy, Settings
@@ -36,7 +39,7 @@ from gymckpt.testing.account import (
     note_reply,
     note_send,
 )
-from gymckpt.testing.hosts import GRACE_S, OPERATION_ID, Host, Post, expired
+from gymckpt.testing.hosts import EPISODE, GRACE_S, OPERATION_ID, Host, Post, expired
 from gymckpt.testing.steps import hold_step
 
 __all__ = ["START_TS", "Job", "Stepper", "Transition", "Universe", "World"]
@@ -146,6 +149,21 @@ class Universe:
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._step = stepper
         self._facts = dict(facts or {})
+        if self._may_retire:
+            self._facts["inventory"] = {name: [self._listed] for name in self._names}
+
+    @property
+    def _may_retire(self) -> bool:
+        return self.chart == "restore" or self._facts.get("call") == "retire"
+
+    @property
+    def _listed(self) -> dict[str, Any]:
+        """What the opening lists for each instance: a restore installs the attempt after it."""
+        return attrs.evolve(EPISODE, attempt=EPISODE.attempt - (self.chart == "restore")).to_dict()
+
+    def superseding(self, number: int) -> dict[str, Any]:
+        """Return the facts with which a later restore takes over what is to be retired."""
+        return {"by": "op-2", "attempts": {self._names[number]: [EPISODE.to_dict()]}}
 
     def first(self, faults: int) -> World:
         """Return the world in which the operation has just been opened."""
@@ -158,7 +176,8 @@ class Universe:
             settings=SETTINGS,
             facts=self._facts,
         )
-        host = Host(ControlPlane("environment", grace_s=GRACE_S).state)
+        control = ControlPlane("environment", grace_s=GRACE_S).state
+        host = Host(control, attempt=self.chart != "restore")
         return World(
             opening.operation,
             0.0,
@@ -187,8 +206,8 @@ class Universe:
         taken = self.step(world.operation, event)
         self._note_taken(taken)
         before = world.operation
-        if any(entry.trigger == "keep" for entry in taken.entries):
-            world = world._replace(account=world.account._replace(kept=True))
+        for entry in taken.entries:
+            world = world._replace(account=self._noted(world.account, entry))
         world = world._replace(operation=taken.operation)
         for effect in () if dies else taken.effects:
             world = self._perform(world, effect)
@@ -246,6 +265,16 @@ class Universe:
             if entry.trigger in machine_of(chart).chart.states[entry.source].on:
                 self.taken.add((chart, entry.source, entry.trigger, entry.dest))
 
+    def _noted(self, account: Account, entry: Entry) -> Account:
+        if entry.trigger == "keep":
+            return account.keeping()
+        if entry.trigger == "supersede":
+            for name in entry.facts["attempts"]:
+                number = self._numbers[name]
+                notes = account.notes[number]._replace(superseded=True)
+                account = account.changed(number, notes)
+        return account
+
     def _hold_ended(self, world: World) -> None:
         operation = world.operation
         stands = operation.state == "resumed"
@@ -255,6 +284,10 @@ class Universe:
         world.account.hold_ended(
             self.chart, operation.state, manifest=world.manifest, horizon_passed=horizon_passed
         )
+        gave_up = operation.state == "discarded" and world.account.ever_sent("restore")
+        if gave_up or (operation.state == "done" and self._may_retire):
+            runs = (host.attempt and not host.restarted for host in world.hosts)
+            world.account.hold_retired(runs, horizon_passed=horizon_passed)
         for number, host in enumerate(world.hosts):
             reopened = world.account.notes[number].confirmed and not host.restarted
             if reopened and host.status != "dead" and host.control.phase != "idle":
@@ -283,12 +316,31 @@ class Universe:
     def _send(self, world: World, effect: SendCall) -> World:
         number, call = self._numbers[effect.instance], effect.call
         now = (world.at_s, effect.deadline_ts - START_TS)
+        if call == "resume":
+            world.account.hold_reopening()
+        elif call == "retire":
+            self._hold_retire(world, number, effect)
         account = note_send(world.account, number, call, effect.ask, now)
         world = world._replace(account=account)
         if world.hosts[number].status == "deaf":
             return world
-        post = Post("request", number, call, effect.ask, effect.deadline_ts)
+        besides = effect.left is not None
+        post = Post("request", number, call, effect.ask, effect.deadline_ts, besides=besides)
         return world._replace(posts=(*world.posts, post))
+
+    def _hold_retire(self, world: World, number: int, effect: SendCall) -> None:
+        """Require S5 of a retire: after a resume it needs another id, and an open instance."""
+        account, operation = world.account, world.operation
+        if effect.left is None:
+            if account.ever_sent("resume"):
+                raise Broken("S5", "a retire goes under an id that instances refuse since resume")
+            return
+        passed = world.at_s + HAIR_S >= operation.lease_horizon_at_s
+        is_open = self.chart != "restore" or account.notes[number].confirmed or passed
+        grace_s = SETTINGS.reply_grace_s
+        account.hold_anew(number, at_s=world.at_s + HAIR_S, grace_s=grace_s, is_open=is_open)
+        if effect.left != (EPISODE,):
+            raise Broken("S5", f"instance {number} is told to retire {effect.left}")
 
     def _cancel(self, world: World, effect: CancelCall) -> World:
         number = self._numbers[effect.instance]
@@ -310,6 +362,7 @@ class Universe:
             ask=post.ask,
             outcome=post.outcome,
             failure=post.failure,
+            facts={"empty": True} if post.empty else {},
         )
 
 

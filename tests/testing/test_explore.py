@@ -7,16 +7,19 @@ from collections.abc import Callable, Hashable
 import attrs
 import pytest
 
+from gymckpt.chart import load_chart
 from gymckpt.core import asking, replay, timing
 from gymckpt.core.effects import Effect, SendCall, StartTimer, StopTimer, Tell, WriteManifest
-from gymckpt.core.events import Event, Moment
+from gymckpt.core.events import Event, Moment, Triggered
 from gymckpt.core.operation import OperationState
 from gymckpt.core.step import Step, step
+from gymckpt.testing import hosts
 from gymckpt.testing.explore import SUBJECTS, Found, explore, missing_transitions
 from gymckpt.testing.liveness import Graph, hold_liveness
 from gymckpt.testing.moves import moves
 from gymckpt.testing.symmetry import key_of, pruned
-from gymckpt.testing.universe import Universe
+from gymckpt.testing.universe import Universe, World
+from tests.core.planted import OF_RESTORES, planted
 
 SWEEPS = ("retire", "forget", "resume")
 Planted = Callable[[OperationState, Step], Step]
@@ -50,6 +53,7 @@ def test_almost_every_transition_is_taken(runs: list[Found]) -> None:
         ("call", "unanswered", "die"),
         ("checkpoint", "discarding", "withdraw"),
         ("checkpoint", "discarding", "withdraw_failed"),
+        ("restore", "discarding", "supersede"),
     }
 
 
@@ -236,6 +240,7 @@ def test_planted_fault_is_found(subject: str, plant: Planted, promise: str) -> N
         ("checkpoint", "all_answered", "commit", "S2"),
         ("checkpoint", "all_settled", "resume", "S3"),
         ("restore", "all_answered", "restore", "S5"),
+        ("restore", "all_answered", "renew", "S5"),
         ("restore", "all_settled", "resume", "S3"),
     ],
 )
@@ -260,6 +265,71 @@ def test_condition_that_lies_is_found(
     assert checked is not None
     assert unchecked is not None
     assert unchecked.promise == promise, str(unchecked)
+
+
+@pytest.mark.parametrize("fault", OF_RESTORES)
+def test_fault_of_keeping_and_retiring_is_found(fault: str) -> None:
+    """A restore that stands unproved, and a late retire that does harm, break S5."""
+    faults = 1 if fault in ("kept_without_renewal", "old_renewal_counts") else 2
+    with planted(fault):
+        violation = explore("restore", instances=1, faults=faults).violation
+    assert violation is not None
+    assert violation.promise == "S5", str(violation)
+
+
+def test_late_retire_under_the_operations_own_id_is_found() -> None:
+    """An instance refuses the id since its resume, so that it would never be retired."""
+
+    def faulty(operation: OperationState, event: Event) -> Step:
+        taken = step(operation, event)
+        effects = [
+            attrs.evolve(one, left=None) if isinstance(one, SendCall) else one
+            for one in taken.effects
+        ]
+        return attrs.evolve(taken, effects=tuple(effects))
+
+    violation = explore("restore", instances=1, faults=1, stepper=faulty).violation
+    assert violation is not None
+    assert (violation.promise, "id" in violation.what) == ("S5", True), str(violation)
+
+
+def test_instance_that_says_it_has_what_it_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came back empty and commits breaks S2; one that renews all the same breaks S5."""
+    monkeypatch.setattr(hosts, "require_attempt", lambda _host: None)
+    violation = explore("checkpoint", instances=1, faults=2).violation
+    assert violation is not None
+    assert violation.promise == "S2", str(violation)
+    assert any("restarts empty" in words for words in violation.course)
+    monkeypatch.setattr(hosts.ControlPlane, "renew", lambda *_args, **_named: None)
+    violation = explore("restore", instances=1, faults=1).violation
+    assert violation is not None
+    assert violation.promise == "S5", str(violation)
+    assert any("restarts empty" in words for words in violation.course)
+
+
+def test_instances_may_restart_empty_in_every_state() -> None:
+    """No state of a checkpoint or restore is left out, and none that has ended is tried."""
+    for chart in ("checkpoint", "restore"):
+        universe = Universe(chart, 1)
+        seen, found = set[Hashable](), set[str]()
+        left = [universe.first(1)]
+        while left:
+            world = left.pop()
+            if key_of(world) in seen:
+                continue
+            seen.add(key_of(world))
+            for move in moves(universe, world):
+                if "restarts empty" in move.words:
+                    found.add(world.operation.state)
+                if not move.cost:
+                    left.append(pruned(universe, move.make()))
+            left += [_given_up(universe, world)] if "discard" in world.operation.row.on else []
+        states = {name for name, row in load_chart(chart).states.items() if not row.final}
+        assert found == states - ({"open"} if chart == "restore" else set())
+
+
+def _given_up(universe: Universe, world: World) -> World:
+    return universe.feed(world, Triggered(moment=world.moment, trigger="discard"))
 
 
 def test_lost_lease_that_is_not_seen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
