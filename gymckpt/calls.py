@@ -44,6 +44,7 @@ __all__ = [
 SAMPLE_MAX = 5
 SERVERS_MAX = 20
 NAME_MAX = 80
+REASON_MAX = 300
 """How much of an instance's own words the journal keeps: names, servers, and their length."""
 
 ANSWERED = Judgement(outcome="answered")
@@ -55,6 +56,15 @@ class GymCheckpointCommitResult:
 
     manifest: GymCheckpointManifest
     instances: dict[str, GymCheckpointCommitSummary]
+
+    @property
+    def unsavable(self) -> dict[str, dict[EnvironmentEpisode, str]]:
+        """Instance to its episodes that start over because they cannot be saved, with reasons."""
+        return {
+            instance: dict(summary.unsavable)
+            for instance, summary in self.instances.items()
+            if summary.unsavable
+        }
 
 
 @attrs.frozen(kw_only=True)
@@ -165,6 +175,7 @@ class CheckpointCalls:
             "staging_keys": len(summary.staging_keys),
             "participants": list(summary.participants),
             "unowned": len(summary.unowned_live_episodes),
+            **_unsavable_facts(summary),
         }
         return Judgement(outcome="answered", facts=facts)
 
@@ -196,7 +207,7 @@ class CheckpointCalls:
                 instance: staging_keys_of(self.committed[instance], episodes)
                 for instance, episodes in exported.items()
             },
-            restarts={instance: offer.restarts.get(instance, ()) for instance in self.instances},
+            restarts={instance: self._restarts(instance) for instance in self.instances},
             participants={
                 instance: tuple(self.committed[instance].participants)
                 for instance in self.instances
@@ -212,12 +223,33 @@ class CheckpointCalls:
         offered = self.required_offer.episodes[instance]
         return tuple(episode for episode in offered if episode in kept)
 
+    def _restarts(self, instance: str) -> tuple[EnvironmentEpisode, ...]:
+        """Return what starts over: what was left out of the offer, and what cannot be saved."""
+        unsavable = self.committed[instance].unsavable
+        offered = self.required_offer.episodes[instance]
+        return (
+            *self.required_offer.restarts.get(instance, ()),
+            *(episode for episode in offered if episode in unsavable),
+        )
+
     def withdraw(self, root: str) -> Callable[[], Mapping[str, Any]]:
         """Return the job that stops or undoes the publication; without one there is nothing."""
         publication = self._publication
         if publication is None:
             return lambda: {"removed": False}
         return lambda: {"removed": publication.withdraw()}
+
+
+def _unsavable_facts(summary: GymCheckpointCommitSummary) -> dict[str, Any]:
+    """Say in the journal whose state an instance cannot save, and why."""
+    reasons = summary.unsavable
+    if not reasons:
+        return {}
+    named = [
+        {"episode": text_of(episode.capture_key, NAME_MAX), "reason": text_of(reason, REASON_MAX)}
+        for episode, reason in list(reasons.items())[:SAMPLE_MAX]
+    ]
+    return {"unsavable": {"count": len(reasons), "sample": named}}
 
 
 @attrs.frozen(kw_only=True)

@@ -319,7 +319,8 @@ class GymCheckpointCoordinator:
                 yields them.
 
         Returns:
-            The manifest and every instance's summary.
+            The manifest and every instance's summary. An episode whose state its instance could
+            not save is a restart in the manifest; `unsavable` of the result says why.
 
         Raises:
             TypeError: An argument has the wrong type.

@@ -26,7 +26,6 @@ from gymckpt.errors import (
     JournalError,
     OperationOpen,
     RestartOnlyDeployment,
-    UnownedEpisodes,
     is_transient_gym_checkpoint_failure,
     sample,
     text_of,
@@ -39,7 +38,7 @@ from gymckpt.manifest import (
 )
 from gymckpt.recovery import Recovered
 from gymckpt.runtime.worker import run_bounded
-from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource
+from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource, require_owned, warn_of_unsavable
 from gymckpt.standins import note_on
 from gymckpt.startup import recovered_first, require_methods
 from gymckpt.topology import (
@@ -303,14 +302,10 @@ class GymEnvironmentCheckpoint:
         left_out = _split(in_flight, restarts, restarted=True)
         with self._unattached.offered():
             result = await self._coordinator.commit(snapshot_id, path, offered, restarts=left_out)
-        unowned = {
-            instance: summary.unowned_live_episodes
-            for instance, summary in result.instances.items()
-            if summary.unowned_live_episodes
-        }
-        if unowned:
-            raise UnownedEpisodes(unowned)
-        running = _episodes(result.manifest.instances) | _episodes(restarts)
+        require_owned(result)
+        warn_of_unsavable(result)
+        manifest = result.manifest
+        running = _episodes(manifest.instances) | _episodes(manifest.restarts) | _episodes(restarts)
         self._unattached.keep(running)
         await self._replies_landed(running, in_flight)
         return GymEnvironmentSnapshot(

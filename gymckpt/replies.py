@@ -93,6 +93,21 @@ def _check_participants(_summary: object, attribute: attrs.Attribute[Any], value
         raise ValueError("participants must not be empty: a deployment has at least one server")
 
 
+def _reasons(value: Mapping[EnvironmentEpisode, str]) -> dict[EnvironmentEpisode, str]:
+    given: Any = value
+    return dict(value) if isinstance(given, Mapping) else given
+
+
+def _check_reasons(_summary: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    reasons = dict(require_mapping(value, EnvironmentEpisode, attribute.name))
+    for episode, reason in reasons.items():
+        if not isinstance(reason, str) or not reason:
+            raise TypeError(
+                f"{attribute.name}[{episode.capture_key}] must say why, not {show(reason)}"
+            )
+    require_rollouts_once(reasons, attribute.name)
+
+
 def _check_rows(_summary: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     for episode, keys in require_mapping(value, EnvironmentEpisode, attribute.name):
         require_names(keys, f"{attribute.name}[{episode.capture_key}]")
@@ -134,8 +149,8 @@ class GymCheckpointCommitSummary:
 
     Raises:
         TypeError: A field has the wrong type; a bare string is no collection of names.
-        ValueError: Something occurs twice, a name is empty, an episode is both exported and
-            without an owner, or the rows of the episodes are not exactly the staging keys.
+        ValueError: Something occurs twice, a name is empty, an exported episode is without an
+            owner or cannot be saved, or the rows of the episodes are not exactly the staging keys.
     """
 
     exported_episodes: tuple[EnvironmentEpisode, ...] = attrs.field(
@@ -161,6 +176,12 @@ class GymCheckpointCommitSummary:
     )
     """Parked sessions that no server owns: nobody can restore them, and they cannot finish."""
 
+    unsavable: dict[EnvironmentEpisode, str] = attrs.field(
+        factory=dict, converter=_reasons, validator=_check_reasons
+    )
+    """Episode that was offered and whose state cannot be saved to the reason: it is recorded as a
+    restart, and starts over from its task after a crash."""
+
     def __attrs_post_init__(self) -> None:
         owned = {key for keys in self.staging_keys_by_episode.values() for key in keys}
         staged = set(self.staging_keys)
@@ -171,12 +192,14 @@ class GymCheckpointCommitSummary:
                 f"{len(ownerless)} of no episode ({sample(ownerless)}), "
                 f"{len(unstaged)} not staged ({sample(unstaged)})"
             )
-        both = sorted(set(self.exported_episodes) & set(self.unowned_live_episodes))
+        self._require_apart(self.unowned_live_episodes, "have no owner; only an owner exports one")
+        self._require_apart(self.unsavable, "cannot be saved; what is exported was saved")
+
+    def _require_apart(self, others: Iterable[EnvironmentEpisode], what: str) -> None:
+        both = sorted(set(self.exported_episodes).intersection(others))
         if both:
-            raise ValueError(
-                f"{len(both)} episode(s) are exported and have no owner "
-                f"({sample(episode.capture_key for episode in both)}); only an owner exports one"
-            )
+            named = sample(episode.capture_key for episode in both)
+            raise ValueError(f"{len(both)} episode(s) ({named}) are exported and {what}")
 
 
 # --- what the coordinator asks of them -----------------------------------------------------------
@@ -226,16 +249,20 @@ def require_commit_summary(
 
     Raises:
         TypeError: It is something else.
-        RuntimeError: It exports an episode that was not offered.
+        RuntimeError: It exports an episode that was not offered, or says that it cannot be saved.
     """
     if not isinstance(reply, GymCheckpointCommitSummary):
         raise TypeError(_not_a_summary("commit", "GymCheckpointCommitSummary", reply))
-    foreign = sorted(set(reply.exported_episodes).difference(offered))
-    if foreign:
-        raise RuntimeError(
-            f"the instance exported {len(foreign)} episode(s) that the commit did not name: "
-            f"{sample(episode.capture_key for episode in foreign)}"
-        )
+    named = frozenset(offered)
+    for what, episodes in (
+        ("exported", reply.exported_episodes),
+        ("cannot save", reply.unsavable),
+    ):
+        if foreign := sorted(set(episodes) - named):
+            raise RuntimeError(
+                f"the instance {what} {len(foreign)} episode(s) that the commit did not name: "
+                f"{sample(episode.capture_key for episode in foreign)}"
+            )
     return reply
 
 

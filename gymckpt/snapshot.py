@@ -7,6 +7,7 @@ snapshot compares what the instances saved with that ledger, and says where the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -16,10 +17,19 @@ import attrs
 from gymckpt.calls import GymCheckpointCommitResult
 from gymckpt.diagnosis.timeline import Timeline
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import CutMismatch, sample
+from gymckpt.errors import CutMismatch, UnownedEpisodes, sample
 from gymckpt.interfaces import DataPlaneMutationCut
 
-__all__ = ["METRIC_PREFIX", "GymEnvironmentSnapshot", "LedgerUnderCut", "RolloutSource"]
+__all__ = [
+    "METRIC_PREFIX",
+    "GymEnvironmentSnapshot",
+    "LedgerUnderCut",
+    "RolloutSource",
+    "require_owned",
+    "warn_of_unsavable",
+]
+
+logger = logging.getLogger("gymckpt")
 
 METRIC_PREFIX = "gym_checkpoint/"
 
@@ -183,6 +193,34 @@ class GymEnvironmentSnapshot:
             "bytes": self.bytes_written,
         }
         return {f"{METRIC_PREFIX}{name}": float(value) for name, value in values.items()}
+
+
+def require_owned(result: GymCheckpointCommitResult) -> None:
+    """
+    Refuse a commit with live episodes that nobody can restore.
+
+    Raises:
+        UnownedEpisodes: Some instance has such episodes.
+    """
+    unowned = {
+        instance: summary.unowned_live_episodes
+        for instance, summary in result.instances.items()
+        if summary.unowned_live_episodes
+    }
+    if unowned:
+        raise UnownedEpisodes(unowned)
+
+
+def warn_of_unsavable(result: GymCheckpointCommitResult) -> None:
+    """Log which episodes could not be saved, and why."""
+    reasons = [
+        f"{episode.capture_key} on {instance}: {reason}"
+        for instance, found in result.unsavable.items()
+        for episode, reason in found.items()
+    ]
+    if reasons:
+        what = "%d episode(s) could not be saved and start over after a crash: %s"
+        logger.warning(what, len(reasons), sample(reasons))
 
 
 def _rollouts(inventory: Mapping[str, Collection[EnvironmentEpisode]]) -> frozenset[str]:

@@ -38,6 +38,7 @@ def commit_fields(draw: st.DrawFn) -> dict[str, Any]:
         "participants": draw(st.lists(KEYS, unique=True, min_size=1, max_size=5)),
         "staging_keys_by_episode": rows,
         "unowned_live_episodes": [it for it in draw(INVENTORIES) if it not in exported],
+        "unsavable": {it: draw(KEYS) for it in draw(INVENTORIES) if it not in exported},
     }
 
 
@@ -160,8 +161,9 @@ def test_a_commit_summary_keeps_what_it_was_given(fields: dict[str, Any]) -> Non
     summary = GymCheckpointCommitSummary(**fields)
 
     assert summary == GymCheckpointCommitSummary(*fields.values())
-    for name in set(fields) - {"staging_keys_by_episode"}:
+    for name in set(fields) - {"staging_keys_by_episode", "unsavable"}:
         assert getattr(summary, name) == tuple(fields[name])
+    assert list(summary.unsavable.items()) == list(fields["unsavable"].items())
     assert summary.staging_keys_by_episode == {
         episode: tuple(keys) for episode, keys in fields["staging_keys_by_episode"].items()
     }
@@ -178,7 +180,8 @@ def test_a_commit_summary_does_not_follow_its_callers_collections(fields: dict[s
     for keys in fields["staging_keys_by_episode"].values():
         keys.append("later")
     fields["staging_keys_by_episode"][WIRE] = ["x"]
-    for name in set(fields) - {"staging_keys_by_episode"}:
+    fields["unsavable"][WIRE] = "later"
+    for name in set(fields) - {"staging_keys_by_episode", "unsavable"}:
         fields[name].append("later")
 
     assert pickle.loads(before) == summary
@@ -263,6 +266,16 @@ def test_an_error_about_rows_names_five_of_each_side_and_counts_the_rest() -> No
         ({"unowned_live_episodes": (E1, E1)}, ValueError, "unowned_live_episodes must not name"),
         ({"unowned_live_episodes": (1,)}, TypeError, r"unowned_live_episodes\[0\]"),
         ({"unowned_live_episodes": (E0,)}, ValueError, "exported and have no owner"),
+        ({"unsavable": {E0: "why"}}, ValueError, "exported and cannot be saved"),
+        ({"unsavable": (E1,)}, TypeError, "unsavable must be a mapping"),
+        ({"unsavable": {"r1": "why"}}, TypeError, "a key of unsavable must be"),
+        ({"unsavable": {E1: ""}}, TypeError, r"unsavable\[r1\] must say why, not ''"),
+        ({"unsavable": {E1: None}}, TypeError, r"unsavable\[r1\] must say why, not None"),
+        (
+            {"unsavable": {E1: "x", E1.next_attempt(): "y"}},
+            ValueError,
+            "unsavable must not name a rollout twice",
+        ),
     ],
 )
 def test_a_commit_summary_that_is_wrong_is_refused(
@@ -345,15 +358,17 @@ def test_the_answer_to_another_call_is_refused() -> None:
 def test_an_instance_exports_only_what_was_offered(
     fields: dict[str, Any], data: st.DataObject
 ) -> None:
-    """Exporting less than was offered is fine, exporting one more is a `RuntimeError`."""
+    """Naming less than was offered is fine, exporting or losing one more is a `RuntimeError`."""
     summary = GymCheckpointCommitSummary(**fields)
-    offered = [*summary.exported_episodes, EnvironmentEpisode("offered-too", 3)]
+    named = [*summary.exported_episodes, *summary.unsavable]
+    offered = [*named, EnvironmentEpisode("offered-too", 3)]
     assert require_commit_summary(summary, iter(offered)) is summary
-    if not summary.exported_episodes:
+    if not named:
         return
 
-    missing = data.draw(st.sampled_from(summary.exported_episodes))
-    with pytest.raises(RuntimeError, match=r"exported 1 episode\(s\)") as caught:
+    missing = data.draw(st.sampled_from(named))
+    what = "cannot save" if missing in summary.unsavable else "exported"
+    with pytest.raises(RuntimeError, match=rf"{what} 1 episode\(s\)") as caught:
         require_commit_summary(summary, [it for it in offered if it != missing])
 
     assert missing.capture_key in str(caught.value)

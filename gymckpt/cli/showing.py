@@ -236,7 +236,7 @@ def _print_tail(out: Console, picture: Picture, lanes: Sequence[Lane], limit: in
         (lane.instance, span)
         for lane in lanes[:limit]
         for span in lane.spans
-        if span.note and span.outcome not in ("answered", "abandoned")
+        if span.note and (span.outcome not in ("answered", "abandoned") or span.call == "commit")
     ]
     for instance, span in notes[:5]:
         line = instance_text(instance)

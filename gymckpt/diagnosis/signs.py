@@ -26,6 +26,7 @@ from gymckpt.core.settings import (
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.causes import SILENT_AFTER_S
 from gymckpt.diagnosis.explanation import Controller, Finding, Lease
+from gymckpt.diagnosis.facts import unsavable_words
 from gymckpt.diagnosis.words import count_of, duration
 from gymckpt.wording import sample, text_of
 
@@ -338,6 +339,11 @@ def _late_replies(case: Case) -> Iterator[Finding]:
     yield Finding(code="late_answers", problem=False, words=words)
 
 
+def _unsavable(case: Case) -> Iterator[Finding]:
+    if words := unsavable_words(case.entries):
+        yield Finding(code="unsavable", problem=False, words=words)
+
+
 def _takeovers(case: Case) -> Iterator[Finding]:
     by_hand = {entry.epoch for entry in operator_moves(case.entries)}
     firsts = [
@@ -382,6 +388,7 @@ _LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _clock_steps,
     _slowness,
     _late_replies,
+    _unsavable,
     _takeovers,
     _by_hand,
 )

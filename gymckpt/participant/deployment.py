@@ -18,6 +18,7 @@ from gymckpt.errors import ParticipantRefused, sample
 from gymckpt.participant.boundary import answers
 from gymckpt.participant.episodes import EpisodeBody
 from gymckpt.participant.parking import ParkingDeployment, scope_of
+from gymckpt.participant.saving import Saving
 from gymckpt.participant.servers import Server
 from gymckpt.participant.store import Record, RecordsStore
 from gymckpt.participant.work import Work
@@ -46,14 +47,17 @@ class Deployment(ParkingDeployment):
         """
         Write the state of these episodes below `root`, and answer when it is on the disk.
 
-        Episodes whose reply is already on its way are left out.
+        Episodes whose reply is already on its way are left out. So are those whose state cannot
+        be saved, each with the reason, unless the deployment was made with `unsavable="fail"`.
 
         Raises:
             GymCheckpointUnavailable: The deployment is not parked for this id, the deadline
                 passed, a resume stopped the write, the id was committed with other arguments, or
                 an episode is unknown, retired, or must start over.
-            ValueError: The state cannot be written as JSON, or a rollout is named twice.
+            ValueError: A rollout is named twice.
             OSError: The disk refused.
+            Exception: What saving raised that is no single episode's, or any with
+                `unsavable="fail"`.
         """
         scope = scope_of(episodes)
         now_ts = self._tick()
@@ -101,24 +105,26 @@ class Deployment(ParkingDeployment):
     ) -> GymCheckpointCommitSummary:
         work.require_wanted()
         found = [live for episode in scope if (live := self._table.get(episode)) is not None]
-        rows = {live.episode: tuple(live.body.row_keys) for live in found}
+        unowned = tuple(self.unowned_episodes())
+        saving = Saving(
+            work,
+            self._workshop,
+            {server: self._store(root, server) for server in self._servers.all},
+            self.records_of,
+            strict=self._unsavable == "fail",
+        )
+        rows = saving.rows_of(found)
+        staged = await saving.stage(found)
+        rows = {episode: keys for episode, keys in rows.items() if episode not in saving.unsavable}
         summary = GymCheckpointCommitSummary(
             exported_episodes=tuple(rows),
             staging_keys=tuple(sorted({key for keys in rows.values() for key in keys})),
             participants=self._servers.names,
             staging_keys_by_episode=rows,
-            unowned_live_episodes=tuple(self.unowned_episodes()),
+            unowned_live_episodes=unowned,
+            unsavable=saving.unsavable,
         )
-        writes = [
-            partial(
-                self._store(root, server).write,
-                work.checkpoint_id,
-                self.records_of(server, found),
-                stop=work.stopped.is_set,
-            )
-            for server in self._servers.all
-        ]
-        await self._workshop.in_threads(work, writes, bounded=False)
+        await saving.publish(staged)
         return cast(
             "GymCheckpointCommitSummary",
             self._servers.record("commit", work.checkpoint_id, summary),

@@ -16,12 +16,22 @@ import struct
 from typing import Any, cast
 
 from gymckpt.errors import show, text_of
-from gymckpt.strict_json import located, parse_json
+from gymckpt.strict_json import located, parse_json, require_object
 
-__all__ = ["Record", "decode", "encode", "encode_loosely"]
+__all__ = [
+    "RECORD_BYTES_MAX",
+    "Record",
+    "decode",
+    "encode",
+    "encode_loosely",
+    "encode_record",
+]
 
 Record = dict[str, Any]
 """One JSON object: str, int, float, bool, None, lists and string-keyed objects."""
+
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+"""One record at most; it bounds what a damaged file without line ends can make us hold."""
 
 _TAG = "$float"
 _TAGGED = re.compile(r"\$+float")
@@ -58,6 +68,19 @@ def encode(value: object, what: str) -> bytes:
     if not kept:
         raise ValueError(f"{what} would not be read back as it is: {show(value)}")
     return text.encode()
+
+
+def encode_record(record: Record) -> bytes:
+    """
+    Return one record as a line.
+
+    Raises:
+        ValueError: It is no JSON object, would not be read back as it is, or is too long.
+    """
+    line = encode(require_object(record, "a record"), "a record") + b"\n"
+    if len(line) > RECORD_BYTES_MAX:
+        raise ValueError(f"a record has {len(line)} bytes, at most {RECORD_BYTES_MAX} are allowed")
+    return line
 
 
 def encode_loosely(value: object) -> bytes:

@@ -21,7 +21,7 @@ from gymckpt.participant.boundary import answers
 from gymckpt.participant.control import GRACE_S, ControlPlane
 from gymckpt.participant.deployment import Deployment
 from gymckpt.participant.episodes import EpisodeBody, LiveEpisode
-from gymckpt.participant.hosting import ADMISSION_TIMEOUT_S
+from gymckpt.participant.hosting import ADMISSION_TIMEOUT_S, Unsavable
 from gymckpt.participant.policies import POLICIES, PolicyFactory
 from gymckpt.participant.rollouts import EpisodeReply, GymnasiumEpisode, Plan, RowSink, plan_of
 from gymckpt.participant.servers import KINDS, Kind, Server
@@ -73,6 +73,7 @@ class GymnasiumDeployment(Deployment):
         turn_pause_s: float = 0.0,
         grace_s: float = GRACE_S,
         admission_timeout_s: float = ADMISSION_TIMEOUT_S,
+        unsavable: Unsavable = "restart",
         now_ts: Callable[[], float] = time.time,
         call_later: CallLater | None = None,
     ) -> None:
@@ -90,6 +91,7 @@ class GymnasiumDeployment(Deployment):
             turn_pause_s: How long every episode pauses between two turns.
             grace_s: How long a lease lasts beyond the deadline that set it.
             admission_timeout_s: How long a dispatch waits for a checkpoint to end.
+            unsavable: As for any deployment: what becomes of a state that cannot be saved.
             now_ts: The wall clock of this host, epoch seconds.
             call_later: How timers are armed; by default by the event loop.
 
@@ -115,15 +117,15 @@ class GymnasiumDeployment(Deployment):
             ],
             turn_pause_s=turn_pause_s,
             admission_timeout_s=admission_timeout_s,
+            unsavable=unsavable,
             now_ts=now_ts,
             call_later=call_later,
         )
         self._row_sink = row_sink
         self._policies = dict(policies)
         self._restarting = restarting
-        self._restart_only_env_ids = (
-            None if restart_only_env_ids is None else frozenset(restart_only_env_ids)
-        )
+        chosen = restart_only_env_ids
+        self._restart_only_env_ids = None if chosen is None else frozenset(chosen)
         self._blocking_steps = blocking_steps
 
     @classmethod

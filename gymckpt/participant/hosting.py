@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from gymckpt.episodes import EnvironmentEpisode, require_instance_id
-from gymckpt.errors import ParticipantRefused
+from gymckpt.errors import ParticipantRefused, show
 from gymckpt.participant.boundary import answers
 from gymckpt.participant.episodes import EpisodeBody, EpisodeTable, LiveEpisode
 from gymckpt.participant.servers import Server, Servers
@@ -27,7 +27,10 @@ from gymckpt.participant.store import Record
 from gymckpt.participant.timing import CallLater, Pulse, Timer, Timers, require_seconds
 from gymckpt.participant.work import Workshop
 
-__all__ = ["EpisodeHost"]
+__all__ = ["EpisodeHost", "Unsavable"]
+
+Unsavable = Literal["restart", "fail"]
+"""What becomes of an episode whose state cannot be saved, or of the commit that asks for it."""
 
 ADMISSION_TIMEOUT_S = 900.0
 """How long a dispatch waits at a shut gate: longer than any lease by default."""
@@ -52,6 +55,7 @@ class EpisodeHost(abc.ABC):
         *,
         turn_pause_s: float = 0.0,
         admission_timeout_s: float = ADMISSION_TIMEOUT_S,
+        unsavable: Unsavable = "restart",
         now_ts: Callable[[], float] = time.time,
         call_later: CallLater | None = None,
     ) -> None:
@@ -64,13 +68,20 @@ class EpisodeHost(abc.ABC):
             turn_pause_s: How long every episode pauses between two turns; it may be parked there.
             admission_timeout_s: How long a dispatch waits for a checkpoint to end before it is
                 refused.
+            unsavable: What a commit does about an episode whose state cannot be saved: `restart`
+                leaves it out, so that it starts over after a crash, and saves the others; `fail`
+                fails.
             now_ts: The wall clock of this host, epoch seconds.
             call_later: How timers are armed; by default by the event loop.
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: The id is none, names collide, or a time is negative or not finite.
+            ValueError: The id is none, names collide, a time is negative or not finite, or
+                `unsavable` is unknown.
         """
+        if unsavable not in get_args(Unsavable):
+            raise ValueError(f"unsavable is 'restart' or 'fail', not {show(unsavable)}")
+        self._unsavable: Unsavable = unsavable
         self._instance_id = require_instance_id(instance_id)
         for name, value in (
             ("turn_pause_s", turn_pause_s),
@@ -107,7 +118,8 @@ class EpisodeHost(abc.ABC):
         Returns:
             JSON objects, taken one by one in a thread. One that belongs to an episode carries
             its `rollout_id` and `attempt`. Nothing in them may change any more when the episode
-            goes on.
+            goes on. Where this raises, or a record is no JSON data, it is asked again without the
+            episodes that cannot be saved, and for single ones to find out which these are.
         """
 
     @abc.abstractmethod

@@ -31,20 +31,17 @@ import attrs
 
 from gymckpt.episodes import instance_directory, require_instance_id, require_operation_id
 from gymckpt.errors import ParticipantRefused, show
-from gymckpt.participant.exact_json import Record, decode, encode
+from gymckpt.participant.exact_json import RECORD_BYTES_MAX, Record, decode, encode_record
 from gymckpt.participant.servers import KINDS, Kind, require_server_name
 from gymckpt.strict_json import located, parse_json, require_object, require_types
 
-__all__ = ["MANIFEST_FILE", "Record", "RecordsManifest", "RecordsStore"]
+__all__ = ["MANIFEST_FILE", "Record", "RecordsManifest", "RecordsStore", "Staged"]
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
 MANIFEST_BYTES_MAX = 65_536
 """No manifest that this module writes comes near it; a larger file is something else."""
-
-RECORD_BYTES_MAX = 64 * 1024 * 1024
-"""One record at most; it bounds what a damaged file without line ends can make us hold."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -75,6 +72,20 @@ _MANIFEST_TYPES: dict[str, type] = {
 
 _INDENTED = json.JSONEncoder(sort_keys=True, separators=(",\n  ", ": "))
 """Does for a flat object what `indent=2` does, for which the library has no fast encoder."""
+
+
+@attrs.frozen
+class Staged:
+    """Records that are on the disk and count for nothing yet."""
+
+    manifest: RecordsManifest
+    """What is to make them count."""
+    temporary: str
+    """The file that holds them."""
+
+    def discard(self) -> None:
+        """Take them back; harmless after they were published."""
+        _remove(self.temporary)
 
 
 @attrs.frozen
@@ -120,27 +131,65 @@ class RecordsStore:
             ValueError: A record is not JSON data, or what stands in the directory is damaged.
             OSError: The disk refused; what was not published stays unpublished.
         """
+        return self.publish(self.stage(checkpoint_id, map(encode_record, records), stop=stop), stop)
+
+    def stage(
+        self, checkpoint_id: str, lines: Iterable[bytes], *, stop: Callable[[], bool]
+    ) -> Staged:
+        """
+        Write one checkpoint's records, of which nothing counts before they are published.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            lines: What `encode_record` made of each record, taken one by one.
+            stop: Asked after each record.
+
+        Raises:
+            ParticipantRefused: `stop` said so.
+            OSError: The disk refused.
+        """
         require_operation_id(checkpoint_id, "checkpoint id")
         self._make_directory()
         temporary = self._at(f".records-{uuid.uuid4().hex}.tmp")
         try:
-            digest, count = _write_lines(temporary, records, stop)
-            manifest = RecordsManifest(
-                checkpoint_id=checkpoint_id,
-                kind=self.kind,
-                server=self.server,
-                records_file=_records_file(digest),
-                records_sha256=digest,
-                record_count=count,
-            )
-            if os.path.lexists(self._at(MANIFEST_FILE)):
-                self._require_standing(manifest)
-            os.replace(temporary, self._at(manifest.records_file))
+            digest, count = _write_lines(temporary, lines, stop)
         except BaseException:
             _remove(temporary)
             raise
+        manifest = RecordsManifest(
+            checkpoint_id=checkpoint_id,
+            kind=self.kind,
+            server=self.server,
+            records_file=_records_file(digest),
+            records_sha256=digest,
+            record_count=count,
+        )
+        return Staged(manifest, temporary)
+
+    def publish(self, staged: Staged, stop: Callable[[], bool]) -> RecordsManifest:
+        """
+        Make staged records count.
+
+        Args:
+            staged: What `stage` returned; nothing temporary is left of it.
+            stop: Asked immediately before the manifest appears.
+
+        Raises:
+            ParticipantRefused: `stop` said so, or the directory holds another checkpoint or
+                other records of this one.
+            ValueError: What stands in the directory is damaged.
+            OSError: The disk refused.
+        """
+        manifest = staged.manifest
+        try:
+            if os.path.lexists(self._at(MANIFEST_FILE)):
+                self._require_standing(manifest)
+            os.replace(staged.temporary, self._at(manifest.records_file))
+        except BaseException:
+            staged.discard()
+            raise
         _flush_directory(str(self.directory))
-        self._publish(manifest, stop)
+        self._link(manifest, stop)
         return manifest
 
     def read(
@@ -188,7 +237,7 @@ class RecordsStore:
             directory = made
         self._require_contained()
 
-    def _publish(self, manifest: RecordsManifest, stop: Callable[[], bool]) -> None:
+    def _link(self, manifest: RecordsManifest, stop: Callable[[], bool]) -> None:
         """Create the manifest unless one stands; hard links decide between racing writers."""
         temporary = self._at(f".manifest-{uuid.uuid4().hex}.tmp")
         try:
@@ -289,27 +338,19 @@ def _stopped() -> ParticipantRefused:
     )
 
 
-def _write_lines(path: str, records: Iterable[Record], stop: Callable[[], bool]) -> tuple[str, int]:
+def _write_lines(path: str, lines: Iterable[bytes], stop: Callable[[], bool]) -> tuple[str, int]:
     """Write one line a record and flush; return the digest and the count."""
     digest = hashlib.sha256()
     count = 0
     with _create(path) as file:
-        for record in records:
+        for line in lines:
             if stop():
                 raise _stopped()
-            line = _encode(record)
             digest.update(line)
             file.write(line)
             count += 1
         _flush(file)
     return digest.hexdigest(), count
-
-
-def _encode(record: Record) -> bytes:
-    line = encode(require_object(record, "a record"), "a record") + b"\n"
-    if len(line) > RECORD_BYTES_MAX:
-        raise ValueError(f"a record has {len(line)} bytes, at most {RECORD_BYTES_MAX} are allowed")
-    return line
 
 
 def _lines(file: BinaryIO, path: str) -> Iterator[bytes]:

@@ -57,6 +57,7 @@ class FakeInstance(FaultScript):
         control: Its control plane: who holds it, until when, which ids and attempts are refused.
         installed: The attempts that restores have installed and that were not retired since.
         restarts: The episodes that it names as not to be captured.
+        unsavable: Episodes whose state it cannot save, with the reason.
     """
 
     def __init__(self, *, grace_s: float = 600.0, now_ts: Callable[[], float] = time.time) -> None:
@@ -71,6 +72,7 @@ class FakeInstance(FaultScript):
         self.control = ControlPlane(PARTICIPANT, grace_s=grace_s)
         self.installed: set[EnvironmentEpisode] = set()
         self.restarts: tuple[EnvironmentEpisode, ...] = ()
+        self.unsavable: dict[EnvironmentEpisode, str] = {}
         self._now_ts = now_ts
 
     @property
@@ -119,9 +121,11 @@ class FakeInstance(FaultScript):
             checkpoint_id, (root, scope), deadline_ts=deadline_ts, now_ts=self._now_ts()
         )
         if recorded is None:
-            rows = {episode: (f"{episode.capture_key}/row",) for episode in scope}
+            kept = tuple(episode for episode in scope if episode not in self.unsavable)
+            lost = {one: why for one, why in self.unsavable.items() if one in scope}
+            rows = {episode: (f"{episode.capture_key}/row",) for episode in kept}
             keys = tuple(key for row in rows.values() for key in row)
-            recorded = GymCheckpointCommitSummary(scope, keys, (PARTICIPANT,), rows)
+            recorded = GymCheckpointCommitSummary(kept, keys, (PARTICIPANT,), rows, unsavable=lost)
             self.control.record("commit", checkpoint_id, recorded)
         return recorded
 

@@ -96,7 +96,9 @@ def commit_summaries(
     rows: dict[EnvironmentEpisode, tuple[str, ...]] = {one: draw(keys) for one in named}
     staged = tuple(sorted({key for found in rows.values() for key in found}))
     participants = draw(st.lists(_TEXTS, unique=True, min_size=1, max_size=4))
-    return GymCheckpointCommitSummary(exported, staged, tuple(participants), rows)
+    left = [one for one in named if one not in exported]
+    lost = draw(st.dictionaries(st.sampled_from(left), _TEXTS, max_size=2)) if left else {}
+    return GymCheckpointCommitSummary(exported, staged, tuple(participants), rows, unsavable=lost)
 
 
 @st.composite

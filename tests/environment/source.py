@@ -151,6 +151,18 @@ def unowned(*episodes: EnvironmentEpisode) -> Callable[[Any], GymCheckpointCommi
     return export
 
 
+def unsavable(
+    reasons: Mapping[EnvironmentEpisode, str],
+) -> Callable[[Any], GymCheckpointCommitSummary]:
+    """Return an export that saves what is offered, but for episodes that cannot be saved."""
+
+    def export(offered: Any) -> GymCheckpointCommitSummary:
+        kept = [found for found in offered if found not in reasons]
+        return attrs.evolve(fakes.default_commit(kept), unsavable=reasons)
+
+    return export
+
+
 def only(*episodes: EnvironmentEpisode) -> Callable[[Any], GymCheckpointCommitSummary]:
     """Return an export that saves these of what is offered; the others' replies are on the wire."""
     return lambda offered: fakes.default_commit([found for found in offered if found in episodes])
@@ -161,4 +173,4 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
-__all__ = ["Cut", "Scene", "Source", "at_once", "episode", "never", "only", "unowned"]
+__all__ = ["Cut", "Scene", "Source", "at_once", "episode", "never", "only", "unowned", "unsavable"]

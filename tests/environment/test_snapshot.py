@@ -21,8 +21,9 @@ from gymckpt import (
     load_gym_checkpoint_manifest,
 )
 from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME
+from gymckpt.snapshot import GymEnvironmentSnapshot, LedgerUnderCut
 from tests.environment.conftest import NewScene
-from tests.environment.source import Cut, Scene, Source, episode, never, only, unowned
+from tests.environment.source import Cut, Scene, Source, episode, never, only, unowned, unsavable
 from tests.fakes import Late
 from tests.faults.world import until
 
@@ -64,6 +65,30 @@ async def test_restarts_that_rl_owns(new_scene: NewScene) -> None:
     assert manifest.instances == {scene.world.ids[0]: (saved,)}
     assert manifest.restarts == {scene.world.ids[0]: (starts_over,)}
     assert scene.source.expected_later == [frozenset({saved, starts_over, foreign})]
+
+
+async def test_states_that_cannot_be_saved(
+    new_scene: NewScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such an episode is a restart that agrees with the cut, whose reply nobody waits for."""
+    scene = new_scene(2)
+    saved, lost, starts_over = episode("r0"), episode("r1", 2), episode("r2")
+    here = scene.world.ids[1]
+    scene.source.in_flight = {here: (starts_over, lost, saved)}
+    scene.source.ledger = LedgerUnderCut(unfinished=scene.names)
+    scene.world.actors[1].restarts = (starts_over,)
+    scene.world.actors[1].export = unsavable({lost: "ValueError: a record is not JSON data"})
+    async with scene.environment.snapshot(scene.path) as snapshot:
+        assert isinstance(snapshot, GymEnvironmentSnapshot)
+        await snapshot.check_against_cut(Cut())
+        assert (snapshot.continued_rollouts, snapshot.restarted_rollouts) == (1, 2)
+        assert list(snapshot.result.unsavable[here]) == [lost]
+        assert snapshot.metrics(1.0)["gym_checkpoint/restarted"] == 2.0
+    assert scene.source.expected_later == [frozenset({saved, lost, starts_over})]
+    manifest = load_gym_checkpoint_manifest(scene.path)
+    assert manifest.instances[here] == (saved,)
+    assert manifest.restarts[here] == (starts_over, lost)
+    assert f"could not be saved and start over after a crash: r1-a2 on {here}: " in caplog.text
 
 
 async def test_unowned_episodes(new_scene: NewScene) -> None:

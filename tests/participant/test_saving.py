@@ -166,17 +166,3 @@ async def test_a_directory_that_holds_another_checkpoint_is_refused(
     with pytest.raises(GymCheckpointUnavailable, match="checkpoint_conflict"):
         await commit(deployment, time, tmp_path, checkpoint_id="c2")
     assert [path.read_bytes() for path in manifests(tmp_path)] == before
-
-
-async def test_a_state_that_is_not_json_fails_the_commit(
-    deployment: CountingDeployment, time: ManualTime, tmp_path: Path
-) -> None:
-    """What cannot be written as data is an error that no retry mends, not a pickle."""
-    await prepared(deployment, time)
-    deployment.bodies[E0].row_keys.append(float("nan"))
-    with pytest.raises(TypeError):
-        await commit(deployment, time, tmp_path, E0)
-    deployment.bodies[E0].row_keys.pop()
-    deployment.bodies[E0].turns = {1, 2}
-    with pytest.raises(ValueError, match="a record is not JSON data"):
-        await commit(deployment, time, tmp_path, E0)

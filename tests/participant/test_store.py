@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymckpt.errors import ParticipantRefused
+from gymckpt.participant import exact_json
 from gymckpt.participant import store as store_module
 from gymckpt.participant.store import MANIFEST_FILE, Record, RecordsManifest, RecordsStore
 from tests.participant.stores import OBJECTS, RECORDS, files_of, never, store_at
@@ -78,7 +79,8 @@ def test_a_record_that_no_reader_would_take_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record longer than readers accept is refused when it is written, not when it is needed."""
-    monkeypatch.setattr(store_module, "RECORD_BYTES_MAX", 20)
+    for module in (store_module, exact_json):
+        monkeypatch.setattr(module, "RECORD_BYTES_MAX", 20)
     store = store_at(tmp_path)
     store.write("c1", [{"a": "x" * 10}], stop=never)
     assert store.read("c1") == [{"a": "x" * 10}]

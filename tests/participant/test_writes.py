@@ -140,13 +140,12 @@ async def test_a_stopped_write_publishes_nothing(
     tmp_path: Path,
     stopper: Callable[[CountingDeployment, ManualTime], Any],
 ) -> None:
-    """B13: after a resume or a lost lease no manifest of the slow server appears, however late."""
+    """B13: after a resume or a lost lease no server's manifest appears, however late."""
     door = Door()
     deployment.before_record = door
     await prepared(deployment, time)
     late = start(commit(deployment, time, tmp_path, E0, in_s=5_000))
     await until(door.reached.is_set)
-    await until(lambda: len(manifests(tmp_path)) == 3)
     time.advance(4_999.0 if stopper is stopped_by_lease else 0.0)
     stopping = start(stopper(deployment, time))
     await idle()
@@ -157,9 +156,7 @@ async def test_a_stopped_write_publishes_nothing(
     door.open.set()
     await stopping
     await deployment._workshop.quiet(10)
-    servers = [path.parent.name for path in manifests(tmp_path)]
-    assert servers == ["agent", "model", "resources"]
-    assert [name for name in files_below(tmp_path) if name.startswith(".")] == []
+    assert files_below(tmp_path) == []
 
 
 async def test_a_resume_waits_for_the_write_that_it_stopped(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from gymckpt.errors import GymCheckpointUnavailable
 from gymckpt.participant.episodes import LiveEpisode
 from gymckpt.participant.gymnasium import GymnasiumDeployment
 from gymckpt.participant.servers import Server
-from gymckpt.participant.store import Record, RecordsStore
+from gymckpt.participant.store import Record
+from gymckpt.participant.work import Work
 from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
 from gymckpt.testing.case import files_below
 from tests.testing.registry import BROKEN, broken, edit
@@ -345,19 +347,20 @@ class NoEmptyCalls(GymnasiumDeployment):
         return await super().checkpoint_restore(i, root, episodes, **kwargs)
 
 
-class Unstoppable(RecordsStore):
-    """Writes to its end, whatever happened meanwhile."""
+class Unheard(threading.Event):
+    """Is never set, for whoever looks."""
 
-    def write(self, checkpoint_id: str, records: Any, *, stop: Callable[[], bool]) -> Any:
-        return super().write(checkpoint_id, records, stop=lambda: False)
+    def is_set(self) -> bool:
+        return False
 
 
 @broken
 class WritesToTheEnd(GymnasiumDeployment):
     """Publishes what was given up while it wrote."""
 
-    def _store(self, root: Any, server: Server) -> RecordsStore:
-        return Unstoppable(root, self.instance_id, server.kind, server.name)
+    async def _write(self, work: Work, root: Path, scope: Any) -> Any:
+        work.stopped = Unheard()
+        return await super()._write(work, root, scope)
 
 
 @broken
