@@ -24,7 +24,7 @@ from gymckpt.participant.servers import Server
 from gymckpt.participant.store import RecordsStore, Staged
 from gymckpt.participant.work import Work, Workshop
 from gymckpt.standins import text_of_failure
-from gymckpt.wording import one_line
+from gymckpt.wording import text_of
 
 __all__ = ["Saving"]
 
@@ -204,7 +204,7 @@ class Saving:
     def _leave_out(self, episode: EnvironmentEpisode, error: Exception) -> None:
         if self._strict:
             raise error
-        reason = one_line(text_of_failure(error), REASON_MAX)
+        reason = text_of(text_of_failure(error), REASON_MAX)
         self.unsavable.setdefault(episode, reason)
 
     async def _in_threads(self, jobs: Sequence[Callable[[], object]]) -> None:
