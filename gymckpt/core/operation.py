@@ -32,6 +32,7 @@ from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.values import replaced
 
 __all__ = [
+    "AT_OPENING",
     "NO_CALLS",
     "CallState",
     "Calls",

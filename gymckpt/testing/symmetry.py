@@ -197,8 +197,8 @@ def _notes_key(notes: Notes, at_s: float, operation: OperationState) -> Key:
     waiting = tuple((call, round(ends_s - at_s, 6)) for call, _, ends_s in notes.waiting)
     if operation.cleaning:
         sent = tuple(sorted(notes.sent & {"prepare", "restore", "retire", "resume"}))
-        counts = {"restore", "retire"} | ({"renew"} if operation.state == "resuming" else set())
-        answered = tuple(sorted(notes.answered & counts))
+        counts = ("restore", "retire", "renew")[: 2 + (operation.state == "resuming")]
+        answered = tuple(call for call in counts if call in notes.answered)
         ends_s = _ahead_s(notes.ends_at_s + operation.settings.reply_grace_s, at_s)
         retire = (ends_s if notes.ends_at_s else 0.0, notes.superseded)
         return (sent, answered, notes.confirmed, notes.dead, waiting, retire)
