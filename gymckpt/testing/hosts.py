@@ -81,7 +81,9 @@ class Post(NamedTuple):
     held: bool = False
     """Whether it is late: time goes on without it, and it may come whenever it likes."""
     besides: bool = False
-    """Whether it is a retire that names its attempts, under an id of its own."""
+    """Whether it is a retire under an id of its own."""
+    nothing: bool = False
+    """Whether it is a retire that names no attempt: a later restore has superseded it."""
     empty: bool = False
     """Whether it is the answer of an instance that does not hold what it answers for."""
 
@@ -222,7 +224,8 @@ def _asked(plane: ControlPlane, post: Post, now_ts: float) -> bool:
         _install(plane, deadline_ts, now_ts)
     elif call == "retire":
         wire_id = DERIVED_ID if post.besides else OPERATION_ID
-        plane.retire(wire_id, [EPISODE], deadline_ts=deadline_ts, now_ts=now_ts)
+        named = [] if post.nothing else [EPISODE]
+        plane.retire(wire_id, named, deadline_ts=deadline_ts, now_ts=now_ts)
     elif call == "forget":
         plane.forget(OPERATION_ID, ["rollout"], deadline_ts=deadline_ts, now_ts=now_ts)
     else:

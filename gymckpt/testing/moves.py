@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from gymckpt.core.asking import ALSO
 from gymckpt.core.events import Event, FailureRecord, Replied, TimerFired, Triggered
+from gymckpt.core.settings import RETIRE
 from gymckpt.participant.control import ControlPlane
 from gymckpt.testing.account import Broken
 from gymckpt.testing.hosts import (
@@ -230,7 +231,7 @@ def _of_caller(universe: Universe, world: World, *, faulty: bool) -> Iterator[Mo
         for trigger, words in GIVING_UP.items():
             if trigger in legal:
                 yield from _triggered(universe, world, words, 1, trigger)
-        if "supersede" in legal and world.operation.opening.get("inventory"):
+        if "supersede" in legal and world.operation.also_call == RETIRE:
             for number, notes in enumerate(world.account.notes):
                 words = f"a later restore takes over what instance {number} is to retire"
                 facts = universe.superseding(number)
@@ -275,6 +276,10 @@ def _of_controller(universe: Universe, world: World) -> Iterator[Move]:
     yield Move(f"{words} at once", 1, lambda: universe.take_over(paid, 0.0))
     silent_s = LONG_SILENCE_S
     yield Move(f"{words} when all leases are over", 1, lambda: universe.take_over(paid, silent_s))
+    if "supersede" in world.operation.row.on and world.operation.opening.get("inventory"):
+        left = [n for n, notes in enumerate(world.account.notes) if not notes.superseded]
+        later = f"{words}, after a later restore of its own"
+        yield Move(later, 1, lambda: universe.take_over(paid, 0.0, superseded=left))
     if any(job.kind == "write" for job in world.jobs):
         landed = _landed(paid, Job("write"))
         done = f"the manifest is written, but before that is recorded {words}"

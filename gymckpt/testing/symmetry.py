@@ -189,6 +189,7 @@ def _post_key(world: World, post: Post) -> Key:
         post.heard,
         post.held,
         post.besides,
+        post.nothing,
         post.empty,
     )
 

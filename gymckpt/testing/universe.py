@@ -8,7 +8,7 @@ its way that is not late, and then goes on to the next timer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import attrs
@@ -223,7 +223,13 @@ class Universe:
         self.steps += 1
         return self._step(operation, event)
 
-    def take_over(self, world: World, silent_s: float, trigger: str = "settle") -> World:
+    def take_over(
+        self,
+        world: World,
+        silent_s: float,
+        trigger: str = "settle",
+        superseded: Iterable[int] = (),
+    ) -> World:
         """
         Let the controller die, and another go on.
 
@@ -231,6 +237,7 @@ class Universe:
             world: Where it happens.
             silent_s: How long the other comes after it.
             trigger: What it brings to an operation that is not being cleaned up.
+            superseded: The instances whose attempts a later restore has taken over meanwhile.
 
         Calls that were sent are still on their way; replies to them reach nobody any more. What
         has settled is not taken over.
@@ -250,6 +257,7 @@ class Universe:
             epoch=world.operation.epoch + 1,
             owner="controller-2",
             trigger=trigger,
+            superseded=tuple(self.superseding(number) for number in superseded),
         )
         return self.feed(world, event)
 
@@ -324,16 +332,18 @@ class Universe:
         world = world._replace(account=account)
         if world.hosts[number].status == "deaf":
             return world
-        besides = effect.left is not None
-        post = Post("request", number, call, effect.ask, effect.deadline_ts, besides=besides)
+        post = Post("request", number, call, effect.ask, effect.deadline_ts)
+        post = post._replace(besides=effect.besides, nothing=effect.left == ())
         return world._replace(posts=(*world.posts, post))
 
     def _hold_retire(self, world: World, number: int, effect: SendCall) -> None:
         """Require S5 of a retire: after a resume it needs another id, and an open instance."""
         account, operation = world.account, world.operation
-        if effect.left is None:
+        if not effect.besides:
             if account.ever_sent("resume"):
                 raise Broken("S5", "a retire goes under an id that instances refuse since resume")
+            if account.notes[number].superseded != (effect.left == ()):
+                raise Broken("S5", f"instance {number} is told to retire {effect.left}")
             return
         passed = world.at_s + HAIR_S >= operation.lease_horizon_at_s
         is_open = self.chart != "restore" or account.notes[number].confirmed or passed
