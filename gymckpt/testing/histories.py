@@ -15,14 +15,13 @@ import attrs
 from hypothesis import strategies as st
 
 from gymckpt.core.entry import Entry
-from gymckpt.core.events import Event, Moment
+from gymckpt.core.events import Event
 from gymckpt.core.operation import OperationState
-from gymckpt.core.step import Step, open_operation, step
+from gymckpt.core.step import Step, step
 from gymckpt.testing.explore import SUBJECTS
 from gymckpt.testing.faults import FAULTS, FaultScript, require_call
-from gymckpt.testing.hosts import OPERATION_ID
 from gymckpt.testing.moves import moves
-from gymckpt.testing.universe import SETTINGS, START_TS, Universe
+from gymckpt.testing.universe import Universe
 
 __all__ = ["CALLS", "FaultPlan", "History", "fault_plans", "histories"]
 
@@ -100,15 +99,7 @@ def histories(
     chosen = draw(st.sampled_from(sorted(SUBJECTS))) if subject is None else subject
     chart, facts = SUBJECTS[chosen]
     count = draw(st.integers(1, instances_max))
-    opening = open_operation(
-        moment=Moment(START_TS, 0.0),
-        run=RUN,
-        operation_id=OPERATION_ID,
-        chart=chart,
-        instances=tuple(f"main/replica-{number}" for number in range(count)),
-        settings=SETTINGS,
-        facts=facts,
-    )
+    opening = Universe(chart, count, facts=facts).opening(RUN)
     recorder = _Recorder(opening.entries)
     universe = Universe(chart, count, stepper=recorder, facts=facts)
     world = universe.first(draw(st.integers(0, faults_max)))

@@ -165,17 +165,21 @@ class Universe:
         """Return the facts with which a later restore takes over what is to be retired."""
         return {"by": "op-2", "attempts": {self._names[number]: [EPISODE.to_dict()]}}
 
-    def first(self, faults: int) -> World:
-        """Return the world in which the operation has just been opened."""
-        opening = open_operation(
+    def opening(self, run: str = "run") -> Step:
+        """Return the step that opens the operation."""
+        return open_operation(
             moment=Moment(START_TS, 0.0),
-            run="run",
+            run=run,
             operation_id=OPERATION_ID,
             chart=self.chart,
             instances=self._names,
             settings=SETTINGS,
             facts=self._facts,
         )
+
+    def first(self, faults: int) -> World:
+        """Return the world in which the operation has just been opened."""
+        opening = self.opening()
         control = ControlPlane("environment", grace_s=GRACE_S).state
         host = Host(control, attempt=self.chart != "restore")
         return World(

@@ -54,6 +54,7 @@ def test_almost_every_transition_is_taken(runs: list[Found]) -> None:
         ("checkpoint", "discarding", "withdraw"),
         ("checkpoint", "discarding", "withdraw_failed"),
         ("restore", "discarding", "supersede"),
+        ("restore", "retiring", "supersede"),
     }
 
 
@@ -283,7 +284,7 @@ def test_late_retire_under_the_operations_own_id_is_found() -> None:
     def faulty(operation: OperationState, event: Event) -> Step:
         taken = step(operation, event)
         effects = [
-            attrs.evolve(one, left=None) if isinstance(one, SendCall) else one
+            attrs.evolve(one, besides=False) if isinstance(one, SendCall) else one
             for one in taken.effects
         ]
         return attrs.evolve(taken, effects=tuple(effects))
