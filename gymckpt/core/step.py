@@ -205,7 +205,7 @@ def _take_over(work: Work, event: TakenOver) -> None:
         if "supersede" in work.operation.row.on:
             _take(work, "supersede", superseded)
     operation = work.operation
-    if not operation.cleaning:
+    if not operation.cleaning or (event.trigger != "settle" and event.trigger in operation.row.on):
         facts = {"reason": f"taken over by {event.owner}", "owner": event.owner}
         _take(work, event.trigger, {**facts, **event.facts})
     elif operation.phase_call is not None:

@@ -26,7 +26,7 @@ class Caller:
         Args:
             stage: Where.
             controller: Whose coordinator is called.
-            kind: `checkpoint`, `restore`, `retire`, `forget` or `resume`.
+            kind: `checkpoint`, `restore`, `retire`, `unwanted`, `forget` or `resume`.
             name: The operation's id.
         """
         self.name = name
@@ -75,6 +75,10 @@ class Caller:
     async def _sweep(self, call: str) -> None:
         if call == "resume":
             await self._coordinator.resume(self.name)
+        elif call == "unwanted":
+            attempts = self._stage.manifest(self.name).next_attempts()
+            left = await self._coordinator.retire_unwanted(attempts)
+            self._say(f"is told that {', '.join(left) or 'nothing'} is unconfirmed")
         elif call == "retire":
             await self._coordinator.retire(self.name, self._stage.offered())
         else:

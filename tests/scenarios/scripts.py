@@ -172,9 +172,9 @@ def _clock(stage: Stage, by: str) -> None:
     stage.clock.step_wall(seconds(by))
 
 
-@_input(r"(checkpoint|restore|retire|forget|resume) (\S+)")
-def _begin(stage: Stage, kind: str, name: str) -> None:
-    stage.call(kind, name)
+@_input(r"(checkpoint|restore|retire|unwanted|forget|resume) (\S+)(?: again, as (\S+))?")
+def _begin(stage: Stage, kind: str, name: str, same_as: str | None) -> None:
+    stage.call(kind, name, same_as)
 
 
 @_input(r"(\S+): (commit|end|raise|renew|retire|cancel|try commit|try renew)")

@@ -188,6 +188,8 @@ class Stage:
         self.settings: dict[str, Any] = {"control_timeout_s": 30.0, "prepare_timeout_s": 60.0}
         self.instances: dict[str, StagedInstance] = {}
         self.callers: dict[str, Caller] = {}
+        self.same_as: dict[str, str] = {}
+        """Operation to the one whose rollouts it is about."""
         self.controllers: list[Controller] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._manifests: set[str] = set()
@@ -244,16 +246,18 @@ class Stage:
         }
 
     def manifest(self, restore_id: str) -> GymCheckpointManifest:
-        """Return what a restore restores: rollouts that no other one has restored."""
-        offered = self.offered(f"{restore_id}.r")
+        """Return what a restore restores: rollouts of its own, or those of another operation."""
+        offered = self.offered(f"{self.same_as.get(restore_id, restore_id)}.r")
         nothing = dict.fromkeys(offered, ())
         participants = dict.fromkeys(offered, ("fake",))
         return GymCheckpointManifest(2, "source", offered, nothing, nothing, participants)
 
     # --- what they do ---------------------------------------------------------------------------
 
-    def call(self, kind: str, name: str) -> None:
-        """Let a caller of the last controller begin an operation."""
+    def call(self, kind: str, name: str, same_as: str | None = None) -> None:
+        """Let a caller of the last controller begin an operation, about what another is about."""
+        if same_as is not None:
+            self.same_as[name] = self.same_as.get(same_as, same_as)
         caller = Caller(self, self.controller, kind, name)
         self.callers[name] = caller
         self._tasks.append(caller.task)
