@@ -177,6 +177,9 @@ class EpisodeTable:
         """
         Stop attempts; they are gone when none of the returned ones `is_live` any more.
 
+        One that was told to stop before is left to its cleaning up, which a second cancellation
+        would cut short; who waits for it waits for the same end.
+
         Args:
             marks: Rollout to the highest attempt to stop; all before it are stopped as well.
             why: What those who wait for the replies get.
@@ -186,8 +189,9 @@ class EpisodeTable:
         ]
         for live in found:
             self._stopping.add(live.episode)
-            live.why_stopped = why
-            live.task.cancel()
+            if live.why_stopped is None:
+                live.why_stopped = why
+                live.task.cancel()
         return frozenset(live.episode for live in found)
 
     def any_live(self, episodes: frozenset[EnvironmentEpisode]) -> bool:
@@ -204,11 +208,14 @@ class EpisodeTable:
             del self._ended[episode]
 
     async def close(self, why: ParticipantRefused, wait_s: float) -> None:
-        """Stop everything and wait for it, at most `wait_s`."""
+        """Stop everything and wait for it; what cleans up for longer than `wait_s` is ended."""
         highest = {episode.rollout_id: episode.attempt for episode in sorted(self._live)}
         self.stop(highest, why)
-        if tasks := [live.task for live in self]:
-            await asyncio.wait(tasks, timeout=wait_s)
+        for _ in range(2):
+            if tasks := [live.task for live in self]:
+                _, hanging = await asyncio.wait(tasks, timeout=wait_s)
+                for task in hanging:
+                    task.cancel()
 
     # --- one episode ------------------------------------------------------------------------
 

@@ -98,6 +98,7 @@ class EpisodeHost(abc.ABC):
         self._workshop = Workshop(timers=self._timers, pulse=self._pulse, executor=threads)
         self._lease_timer: Timer | None = None
         self._closed = False
+        self._closing: asyncio.Future[None] | None = None
 
     @property
     def instance_id(self) -> str:
@@ -265,9 +266,12 @@ class EpisodeHost(abc.ABC):
     @answers("close")
     async def close(self) -> None:
         """Stop every episode and all work; nothing of the deployment runs afterwards."""
-        if self._closed:
-            return
         self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         why = ParticipantRefused(

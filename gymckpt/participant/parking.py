@@ -32,6 +32,9 @@ STOPPED_WRITE_S = 5.0
 class ParkingDeployment(EpisodeHost):
     """Parks and reopens, retires and forgets; what it saves is up to a subclass."""
 
+    _parking_failed: tuple[str, BaseException] | None = None
+    """The id whose parking raised, until it is prepared again, and the error."""
+
     # --- parking ----------------------------------------------------------------------------
 
     @answers("prepare")
@@ -50,6 +53,8 @@ class ParkingDeployment(EpisodeHost):
             GymCheckpointUnavailable: The id was resumed before, or another one holds a server.
         """
         now_ts = self._tick()
+        if self._parking_failed is not None and self._parking_failed[0] == checkpoint_id:
+            self._parking_failed = None
 
         def prepare(control: ControlPlane) -> GymCheckpointPrepareSummary | None:
             return cast(
@@ -85,12 +90,15 @@ class ParkingDeployment(EpisodeHost):
                 return GymCheckpointPrepareSummary(False, blockers)
             await self._pulse.wait(deadline_ts)
             self._tick()
+        if self._parking_failed is not None and self._parking_failed[0] == checkpoint_id:
+            raise self._parking_failed[1]  # as in the same call, which waited beside this one
         return GymCheckpointPrepareSummary(False, {})
 
     def _blockers(self, stage: Sequence[Server], checkpoint_id: str) -> dict[str, tuple[str, ...]]:
         try:
             found = {server.name: tuple(self.blockers_of(server)) for server in stage}
-        except BaseException:
+        except BaseException as error:
+            self._parking_failed = (checkpoint_id, error)
             for server in stage:
                 server.control.prepare_failed(checkpoint_id)
             self._settle()

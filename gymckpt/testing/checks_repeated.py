@@ -11,7 +11,7 @@ from contextlib import suppress
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import show
 from gymckpt.testing.case import Case, CheckBody, DoesNotApply, files_below, stamps_below
-from gymckpt.testing.instance import expect
+from gymckpt.testing.instance import NotOffered, expect
 
 __all__ = ["CHECKS"]
 
@@ -143,6 +143,55 @@ async def retire_and_forget_again_are_fine(case: Case) -> None:
     await case.expect_still([A], "after it was retired")
     for _ in range(2):
         await case.forget(A.rollout_id, B.rollout_id)
+    await case.play(A)
+
+
+@_check
+async def two_restores_install_once(case: Case) -> None:
+    """A restore that is repeated while the first one reads is answered too, and installs once."""
+    summary = await case.saved(A)
+    other = await case.another()
+    restores = [case.restore(A, participants=summary.participants, on=other) for _ in range(2)]
+    for restoring in [case.begin(one) for one in restores]:
+        await restoring
+    await case.resume("x1", on=other)
+    await case.expect_running([A.next_attempt()], "after its restore was resumed", other)
+    turns = await other.turns(A.next_attempt())
+    expect(turns == 3, f"after one more turn it has {turns} turns behind it, not 3")
+    await case.expect_still([A.next_attempt().next_attempt()], "from a repeated restore", other)
+
+
+@_check
+async def two_retires_wait_together(case: Case) -> None:
+    """A retire that is repeated while an attempt cleans up waits for it, and cuts nothing short."""
+    await case.play(A)
+    try:
+        await case.one.hold_cleanup()
+    except NotOffered as none:
+        raise DoesNotApply(str(none)) from none
+    retires = [case.begin(case.retire(A, sweep_id="sweep"))]
+    await case.one.settle()
+    retires.append(case.begin(case.retire(A, sweep_id="sweep")))
+    await case.one.settle()
+    for which, retiring in zip(("first", "second"), retires, strict=True):
+        expect(not retiring.done(), f"the {which} was answered before the attempt had stopped")
+    await case.one.free_cleanup()
+    for retiring in retires:
+        await retiring
+    await case.expect_still([A], "after it was retired")
+
+
+@_check
+async def calls_that_wait_for_nothing_come_twice(case: Case) -> None:
+    """A renew, a resume and a forget that come twice at once are each answered twice."""
+    await case.play(A)
+    await case.park(A)
+    for call in (case.renew, case.resume):
+        for one in [case.begin(call()) for _ in range(2)]:
+            await one
+    await case.retire(A)
+    for one in [case.begin(case.forget(A.rollout_id)) for _ in range(2)]:
+        await one
     await case.play(A)
 
 

@@ -123,6 +123,8 @@ class Steering(GymnasiumDeployment):
         self._made_with = instance_id
         self._time = ManualTime()
         self._storage = _Storage()
+        self._cleanup = asyncio.Event()
+        self._cleanup.set()
         self._waiting: dict[str, asyncio.Event] = {}
         self._turns: dict[str, int] = {}
         self._runs: list[asyncio.Task[Any]] = []
@@ -143,6 +145,9 @@ class Steering(GymnasiumDeployment):
         try:
             await go_on.wait()
             self._turns[name] += 1
+        except asyncio.CancelledError:
+            await self._cleanup.wait()
+            raise
         finally:
             self._waiting.pop(name, None)
 
@@ -205,8 +210,17 @@ class Steering(GymnasiumDeployment):
         """Let the next write fail with an error that is made here, since it may not travel."""
         self._storage.error = UnpicklableError(text) if unpicklable else OSError(text)
 
+    async def hold_stops(self) -> None:
+        """Let attempts that are stopped clean up without end."""
+        self._cleanup.clear()
+
+    async def free_stops(self) -> None:
+        """Let attempts that clean up come to their end."""
+        self._cleanup.set()
+
     async def end(self) -> None:
         """Stop everything."""
+        self._cleanup.set()
         self._storage.free.set()
         await self.close()
         await asyncio.gather(*self._runs, return_exceptions=True)
@@ -288,6 +302,14 @@ class GymnasiumUnderTest(InstanceUnderTest):
         """Let the next write fail."""
         unpicklable = isinstance(error, UnpicklableError)
         await self.deployment.fail_write(str(error), unpicklable=unpicklable)
+
+    async def hold_cleanup(self) -> None:
+        """Let attempts that are stopped clean up without end."""
+        await self.deployment.hold_stops()
+
+    async def free_cleanup(self) -> None:
+        """Let attempts that clean up come to their end."""
+        await self.deployment.free_stops()
 
     async def close(self) -> None:
         """Stop everything."""

@@ -133,6 +133,18 @@ class InstanceUnderTest(abc.ABC):
         """
         raise NotOffered(f"writes cannot be made to fail with {type(error).__name__}")
 
+    async def hold_cleanup(self) -> None:
+        """
+        Let attempts that are told to stop clean up until `free_cleanup`, unless they are cut short.
+
+        Raises:
+            NotOffered: Attempts of this backend have nothing to clean up.
+        """
+        raise NotOffered("attempts have nothing to clean up when they are stopped")
+
+    async def free_cleanup(self) -> None:  # noqa: B027 - who holds nothing has nothing to free
+        """Let the attempts that clean up come to their end."""
+
     @abc.abstractmethod
     async def close(self) -> None:
         """Let go of the instance."""

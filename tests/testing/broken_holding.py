@@ -76,6 +76,20 @@ class RestoresAll(GymnasiumDeployment):
         await super().checkpoint_restore(i, root, sorted(both), **kwargs)
 
 
+# --- the same again -----------------------------------------------------------------------------
+
+
+@broken
+class CutsCleanupShort(GymnasiumDeployment):
+    """Stops an attempt that is being stopped once more, in the middle of its cleaning up."""
+
+    async def checkpoint_retire(self, sweep_id: str, episodes: Any, **kwargs: Any) -> None:
+        for live in self._table:
+            if live.why_stopped is not None:
+                live.task.cancel()
+        await super().checkpoint_retire(sweep_id, episodes, **kwargs)
+
+
 # --- who holds it ---------------------------------------------------------------------------------
 
 

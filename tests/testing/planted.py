@@ -21,6 +21,7 @@ from gymckpt.journal import memory
 from gymckpt.participant.control import ControlPlane
 from gymckpt.participant.deployment import Deployment
 from gymckpt.participant.hosting import EpisodeHost
+from gymckpt.participant.saving import Saving
 from gymckpt.participant.servers import Servers
 from gymckpt.participant.work import Workshop
 from gymckpt.recovery import recover_all
@@ -278,6 +279,22 @@ def the_manifest_is_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(calls.CheckpointCalls, "withdraw", nothing)
     patch.setattr(recovery._RecoveredCheckpoint, "withdraw", nothing)
+
+
+@planted(breaks="defect")
+def what_cannot_be_saved_is_no_restart(patch: pytest.MonkeyPatch) -> None:
+    """The manifest leaves out what an instance could not save, as if its reply were on the wire."""
+    patch.setattr(
+        calls.CheckpointCalls,
+        "_restarts",
+        lambda self, instance: self.required_offer.restarts.get(instance, ()),
+    )
+
+
+@planted(breaks="S2 defect")
+def one_server_alone_leaves_out_what_it_cannot_save(patch: pytest.MonkeyPatch) -> None:
+    """An episode of which a record was skipped is exported all the same."""
+    patch.setattr(Saving, "_leave_out", lambda _self, _episode, _error: None)
 
 
 # --- participants -------------------------------------------------------------------------------

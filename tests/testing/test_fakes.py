@@ -58,6 +58,17 @@ async def test_instances_without_faults_take_a_checkpoint(tmp_path: Path) -> Non
     assert pair[0].installed == {A.next_attempt()}
 
 
+async def test_a_fake_may_be_unable_to_save_an_episode() -> None:
+    """What `unsavable` names is answered with its reason where it was offered, and not exported."""
+    instance = FakeInstance()
+    kept, lost = EnvironmentEpisode("r0", 0), EnvironmentEpisode("r1", 0)
+    instance.unsavable = {lost: "it holds a socket", EnvironmentEpisode("r9", 0): "not offered"}
+    await instance.checkpoint_prepare.remote("c1", deadline_ts=4e12)
+    answer = await instance.checkpoint_commit.remote("c1", "/r", (kept, lost), deadline_ts=4e12)
+    assert answer.exported_episodes == (kept,)
+    assert answer.unsavable == {lost: "it holds a socket"}
+
+
 async def test_an_error_is_raised_and_the_thing_is_done_or_not() -> None:
     """A scripted error comes once; `does` says whether the instance acted."""
     for does in (True, False):

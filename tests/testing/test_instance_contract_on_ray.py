@@ -71,6 +71,12 @@ class ActorUnderTest(InstanceUnderTest):
         if not self._closed:
             await self.handle.free_writes.remote()
 
+    async def hold_cleanup(self) -> None:
+        await self.handle.hold_stops.remote()
+
+    async def free_cleanup(self) -> None:
+        await self.handle.free_stops.remote()
+
     async def break_storage(self, error: Exception) -> None:
         unpicklable = isinstance(error, UnpicklableError)
         await self.handle.fail_write.remote(str(error), unpicklable=unpicklable)
