@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.calls import Calls, CheckpointCalls
 from gymckpt.core.operation import OperationState
 from gymckpt.core.settings import RESUME
 from gymckpt.diagnosis.explain import explain as explained
@@ -33,13 +33,8 @@ __all__ = ["BodyGuard", "Running"]
 
 logger = logging.getLogger("gymckpt")
 
-EXPLAIN_TIMEOUT_S = 2.0
-"""How long a failed operation may take to be explained."""
-
-EXPLAINED_MAX = 50_000
-"""How many entries an operation may have for that."""
-
-Calls = CheckpointCalls | RestoreCalls | SweepCalls
+EXPLAIN_TIMEOUT_S, EXPLAINED_MAX = 2.0, 50_000
+"""How long explaining a failed operation may take, and how many entries it may have for that."""
 
 _OUTSIDE_CAUSES = frozenset({"lose_lease", "settle", "discard", "cancel"})
 """What can give an operation up while its body runs, without a verb of the body failing."""
@@ -69,6 +64,8 @@ class Running:
         """The tasks in which a verb waits for the operation and will raise its error."""
         self._cleanup_bound_s = cleanup_bound_s
         self._summary = ""
+        self.ending = False
+        """Whether it was told to end, so that what is left of it comes by itself."""
         self.ended_inside = False
         """Whether it was its own body that let the instances go on."""
 
@@ -145,6 +142,7 @@ class Running:
             CancelledError: A cancellation came while an ordinary error was being cleaned up.
         """
         self.scheduler.post(trigger, {"reason": text_of_failure(error)})
+        self.ending = True
         cancelled = await self._cleaned_up(may_leave=isinstance(error, asyncio.CancelledError))
         self._note_unconfirmed(error)
         if isinstance(error, Exception):
@@ -192,6 +190,7 @@ class Running:
         trigger = next((t for t in ("resume", "keep", "discard") if t in legal), None)
         if trigger is not None:
             self.scheduler.post(trigger, {"reason": _DONE})
+            self.ending = True
             self.ended_inside = _INSIDE.get() is self
         with self.in_verb():
             await self.end(None, stands=trigger in ("resume", "keep"))
@@ -289,10 +288,9 @@ class Running:
     def call_error(self, call: str) -> BaseException:
         """Return the error of a call that could not succeed on every instance."""
         failures = self.scheduler.unconfirmed(call)
-        calls = self.calls
-        not_ready = (
-            calls.not_ready() if call == "prepare" and isinstance(calls, CheckpointCalls) else None
-        )
+        not_ready = None
+        if call == "prepare" and isinstance(self.calls, CheckpointCalls):
+            not_ready = self.calls.not_ready()
         if not failures and not_ready is not None:
             return self._with_abandoned(not_ready, call)
         error = GymCheckpointOperationError(call, failures)
@@ -352,14 +350,17 @@ class BodyGuard:
     """
 
     def __init__(self, running: Running) -> None:
-        """Watch `running` on behalf of the current task."""
+        """Be ready to watch `running` on behalf of the current task."""
         self._running = running
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0
         self._struck = False
         self._outer = _INSIDE.get()
-        _INSIDE.set(running)
-        running.scheduler.on_moved = self._look
+
+    def watch(self) -> None:
+        """Begin, just before the body does."""
+        _INSIDE.set(self._running)
+        self._running.scheduler.on_moved = self._look
         self._look()
 
     @property

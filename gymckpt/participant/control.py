@@ -208,7 +208,7 @@ class ControlPlane:
         Returns:
             Whether it reopened.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         self.expire(now_ts)
         before = self._state.checkpoint_id
         self._move("resume", checkpoint_id, {}, stale_ids=self._fenced(checkpoint_id))
@@ -337,7 +337,7 @@ class ControlPlane:
         self, call: str, wire_id: str, deadline_ts: float, now_ts: float, facts: Facts, **new: Any
     ) -> None:
         """Check the arguments, let a dead lease go, take the call and extend the lease."""
-        require_operation_id(wire_id, "checkpoint id")
+        wire_id = require_operation_id(wire_id, "checkpoint id")
         deadline_ts = require_seconds(deadline_ts, "deadline_ts")
         self.expire(now_ts)
         lease_ts = self._state.lease_expires_ts or -math.inf

@@ -153,7 +153,7 @@ class Deployment(ParkingDeployment):
                 belongs to another checkpoint, or does not play back as it was.
         """
         scope = scope_of(episodes)
-        require_operation_id(source_checkpoint_id, "source checkpoint id")
+        source_checkpoint_id = require_operation_id(source_checkpoint_id, "source checkpoint id")
         self._servers.require_same(participants)
         now_ts = self._tick()
         fresh = self._servers.is_open

@@ -121,7 +121,7 @@ class RecordsStore:
             ValueError: A record is not JSON data, or what stands in the directory is damaged.
             OSError: The disk refused; what was not published stays unpublished.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         self._make_directory()
         temporary = self._at(f".records-{uuid.uuid4().hex}.tmp")
         try:
