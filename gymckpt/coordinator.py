@@ -57,6 +57,7 @@ from gymckpt.replies import (
 from gymckpt.running import BodyGuard, Running
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
+from gymckpt.standins import forbid_retry
 from gymckpt.topology import (
     absolute,
     require_disjoint,
@@ -575,6 +576,7 @@ class GymCheckpointCoordinator:
             if not (running.ending or running.operation.cleaning):
                 trigger = "discard" if isinstance(error, Exception) else "cancel"
                 await running.give_up(trigger, error)
+            _forbid_retry_of_restore(running, error)
             raise
 
     def _settings(self) -> Settings:
@@ -603,6 +605,21 @@ async def _body(running: Running) -> AsyncIterator[None]:
         await running.after_failed_body(guard, error)
         raise
     await running.after_body(guard)
+
+
+def _forbid_retry_of_restore(running: Running, error: BaseException) -> None:
+    """Mark what leaves a restore that may have installed something and does not stand."""
+    operation, calls = running.operation, running.calls
+    if not isinstance(calls, RestoreCalls) or "restore" not in operation.calls:
+        return
+    count = sum(map(len, calls.saved.values()))
+    if count and operation.state not in ("resuming", "resumed"):
+        forbid_retry(
+            error,
+            f"the {count} attempt(s) that restore {running.wire_id!r} was to install are refused "
+            "from now on, so trying it again cannot succeed: start their rollouts over as later "
+            "attempts, forget them, or restore another snapshot",
+        )
 
 
 def _illegal(running: Running, verb: str) -> IllegalTransition:

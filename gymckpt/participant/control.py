@@ -279,7 +279,8 @@ class ControlPlane:
             raise ParticipantRefused(
                 "stale_attempt",
                 f"{self.server}: attempt {episode.attempt} of rollout {episode.rollout_id!r} is "
-                f"refused, {rule}; start the rollout over as attempt {max(mark + 1, newest + 1)}",
+                f"refused, {rule}, and no retry changes that: start the rollout over as attempt "
+                f"{max(mark + 1, newest + 1)}, forget it, or restore another snapshot",
             )
 
     def admit(self, episode: EnvironmentEpisode, *, now_ts: float) -> None:

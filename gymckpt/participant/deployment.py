@@ -180,7 +180,9 @@ class Deployment(ParkingDeployment):
                 server.control.require_current(following)
             if not self._table.is_new(following):
                 raise ParticipantRefused(
-                    "stale_attempt", f"{following.capture_key} was dispatched here before"
+                    "stale_attempt",
+                    f"{following.capture_key} was dispatched here before, and no retry changes "
+                    "that: start the rollout over as a later attempt, or restore another snapshot",
                 )
 
     async def _install(

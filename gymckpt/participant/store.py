@@ -214,7 +214,7 @@ class RecordsStore:
         if standing.records_file != manifest.records_file:
             _remove(self._at(manifest.records_file))
         raise ParticipantRefused(
-            "checkpoint_conflict",
+            "checkpoint_exists",
             f"{self.directory} already holds checkpoint {standing.checkpoint_id!r} with "
             f"{standing.record_count} record(s), which never changes; checkpoint "
             f"{manifest.checkpoint_id!r} needs another root",
