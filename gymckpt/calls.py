@@ -33,6 +33,7 @@ from gymckpt.runtime.wire import Judgement, Message
 from gymckpt.topology import Inventory
 
 __all__ = [
+    "Calls",
     "CheckpointCalls",
     "GymCheckpointCommitResult",
     "Offer",
@@ -339,3 +340,7 @@ class SweepCalls(NoManifest):
     def judge(self, call: str, instance: str, reply: object) -> Judgement:
         """Take any reply."""
         return ANSWERED
+
+
+Calls = CheckpointCalls | RestoreCalls | SweepCalls
+"""The wire of any operation."""

@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any, TypeVar, cast
 
 from gymckpt.episodes import EnvironmentEpisode
+from gymckpt.values import plain
 from gymckpt.wording import sample, show
 
 __all__ = [
     "copied",
     "copied_rows",
     "is_unicode",
+    "plain_keys",
     "require_episodes",
     "require_mapping",
     "require_names",
@@ -32,7 +34,7 @@ _Key = TypeVar("_Key")
 
 def copied(value: Iterable[_Item]) -> tuple[_Item, ...]:
     """
-    Copy a list, tuple or set; anything else is returned as it is, for the check to refuse.
+    Copy a list, tuple or set, each text as a plain one; the check refuses anything else.
 
     Args:
         value: What a caller passed for a collection. A set is sorted, since it has no order of
@@ -40,9 +42,9 @@ def copied(value: Iterable[_Item]) -> tuple[_Item, ...]:
     """
     given: Any = value
     if isinstance(given, list | tuple):
-        return tuple(value)
+        return tuple(map(plain, value))
     if isinstance(given, Set):
-        return _sorted(cast("Set[_Item]", given))
+        return tuple(map(plain, _sorted(cast("Set[_Item]", given))))
     return cast("tuple[_Item, ...]", given)
 
 
@@ -59,11 +61,30 @@ def copied_rows(value: Mapping[_Key, Iterable[_Item]]) -> dict[_Key, tuple[_Item
 
     Args:
         value: What a caller passed for a mapping of collections.
+
+    Raises:
+        ValueError: Two keys are the same text.
     """
     given: Any = value
     if not isinstance(given, Mapping):
         return cast("dict[_Key, tuple[_Item, ...]]", given)
-    return {key: copied(items) for key, items in value.items()}
+    return {key: copied(items) for key, items in plain_keys(value, "a mapping").items()}
+
+
+def plain_keys(value: Mapping[_Key, _Item], what: str) -> dict[_Key, _Item]:
+    """
+    Copy a mapping, each key that is a text as a plain one.
+
+    Args:
+        value: A mapping of a caller.
+        what: Where it is, for the error.
+
+    Raises:
+        ValueError: Two keys are the same text.
+    """
+    keys = [plain(key) for key in value]
+    require_unique(keys, what)
+    return dict(zip(keys, value.values(), strict=True))
 
 
 def require_unique(items: Collection[object], what: str) -> None:

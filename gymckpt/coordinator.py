@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gymckpt.calls import (
+    Calls,
     CheckpointCalls,
     GymCheckpointCommitResult,
     Offer,
@@ -56,6 +57,7 @@ from gymckpt.replies import (
 from gymckpt.running import BodyGuard, Running
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
+from gymckpt.standins import forbid_retry
 from gymckpt.topology import (
     absolute,
     require_disjoint,
@@ -65,6 +67,7 @@ from gymckpt.topology import (
     require_topology,
     to_facts,
 )
+from gymckpt.values import plain
 
 __all__ = [
     "GYM_CHECKPOINT_MANIFEST_FILENAME",
@@ -250,10 +253,8 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: A call failed on some instance; all were reopened.
             JournalError: The journal cannot be written; nothing was sent, or all were reopened.
         """
-        calls = CheckpointCalls(checkpoint_id, self._handles)
-        running = await self._operations.begin("checkpoint", checkpoint_id, calls, {})
-        await running.advance("prepare", "parked")
-        return dict(calls.prepared)
+        async with self._checkpoint(checkpoint_id) as (_, calls):
+            return dict(calls.prepared)
 
     async def renew(self, checkpoint_id: str) -> None:
         """
@@ -267,7 +268,7 @@ class GymCheckpointCoordinator:
             IllegalTransition: No operation of that id is parked on this coordinator.
             GymCheckpointOperationError: A lease was lost; all instances were reopened.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         running = self._operations.require_open(checkpoint_id, "renew")
         if not running.operation.row.renews:
             raise _illegal(running, "renew")
@@ -329,7 +330,7 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: A call failed; no manifest appears, all were reopened.
             OSError: The manifest could not be made durable; none appears, all were reopened.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         root = require_root(checkpoint_root)
         offered = require_inventory(
             episodes_by_instance, self._live, "episodes_by_instance", whole=True
@@ -449,18 +450,8 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: Some instance failed; the restored attempts were retired
                 and all instances reopened.
         """
-        self._require_manifest(manifest)
-        source = RestoreSource(root=require_root(checkpoint_root), manifest=manifest)
-        calls = RestoreCalls(restore_id, manifest.instances, source)
-        facts = {
-            "root": str(absolute(source.root)),
-            "source_checkpoint_id": manifest.checkpoint_id,
-            "inventory": to_facts(manifest.instances),
-        }
-        running = await self._operations.begin("restore", restore_id, calls, facts)
-        await running.advance(
-            "restore", "restored", begun=lambda: self._operations.supersede(running)
-        )
+        async with self._restore(restore_id, checkpoint_root, manifest):
+            pass
 
     async def resume(self, checkpoint_id: str) -> None:
         """
@@ -476,6 +467,7 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: Some instance is not confirmed open after the tries; it is
                 tried again in the background until its lease reopens it.
         """
+        checkpoint_id = require_operation_id(checkpoint_id, "resume id")
         running = self._operations.open
         if running is None or running.wire_id != checkpoint_id:
             await self._operations.sweep(RESUME, checkpoint_id, None)
@@ -510,7 +502,7 @@ class GymCheckpointCoordinator:
         Raises:
             JournalError: The journal cannot be read, or there is no such operation.
         """
-        return await self._operations.history(operation_id)
+        return await self._operations.history(plain(operation_id))
 
     # --- context managers -----------------------------------------------------------------------
 
@@ -532,16 +524,8 @@ class GymCheckpointCoordinator:
                 was reopened. A body whose lease is lost is cancelled, and the renewal's error
                 leaves. A resume that still fails after a good body is reported, not raised.
         """
-        await self.prepare(checkpoint_id)
-        running = self._operations.require_open(checkpoint_id, "commit")
-        calls = running.calls
-        guard = BodyGuard(running)
-        try:
-            yield calls.restarts if isinstance(calls, CheckpointCalls) else {}
-        except BaseException as error:
-            await running.after_failed_body(guard, error)
-            raise
-        await running.after_body(guard)
+        async with self._checkpoint(checkpoint_id) as (running, calls), _body(running):
+            yield calls.restarts
 
     @asynccontextmanager
     async def restored(
@@ -559,17 +543,56 @@ class GymCheckpointCoordinator:
             BaseException: What `restore` raises, or what the body raised, after the restored
                 attempts were retired and every instance was reopened.
         """
-        await self.restore(restore_id, checkpoint_root, manifest)
-        running = self._operations.require_open(restore_id, "keep")
-        guard = BodyGuard(running)
-        try:
+        async with self._restore(restore_id, checkpoint_root, manifest) as running, _body(running):
             yield
-        except BaseException as error:
-            await running.after_failed_body(guard, error)
-            raise
-        await running.after_body(guard)
 
     # --- small parts ----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _checkpoint(
+        self, checkpoint_id: str
+    ) -> AsyncIterator[tuple[Running, CheckpointCalls]]:
+        """Yield a checkpoint that is parked."""
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
+        calls = CheckpointCalls(checkpoint_id, self._handles)
+        async with self._begun("checkpoint", checkpoint_id, calls, {}) as running:
+            await running.advance("prepare", "parked")
+            yield running, calls
+
+    @asynccontextmanager
+    async def _restore(
+        self, restore_id: str, checkpoint_root: str | Path, manifest: GymCheckpointManifest
+    ) -> AsyncIterator[Running]:
+        """Yield a restore that has installed everything."""
+        restore_id = require_operation_id(restore_id, "restore id")
+        self._require_manifest(manifest)
+        source = RestoreSource(root=require_root(checkpoint_root), manifest=manifest)
+        calls = RestoreCalls(restore_id, manifest.instances, source)
+        facts = {
+            "root": str(absolute(source.root)),
+            "source_checkpoint_id": manifest.checkpoint_id,
+            "inventory": to_facts(manifest.instances),
+        }
+        async with self._begun("restore", restore_id, calls, facts) as running:
+            await running.advance(
+                "restore", "restored", begun=lambda: self._operations.supersede(running)
+            )
+            yield running
+
+    @asynccontextmanager
+    async def _begun(
+        self, chart: str, wire_id: str, calls: Calls, facts: Mapping[str, Any]
+    ) -> AsyncIterator[Running]:
+        """Open an operation; whatever is raised from here on gives it up and reopens everything."""
+        running = await self._operations.begin(chart, wire_id, calls, facts)
+        try:
+            yield running
+        except BaseException as error:
+            if not (running.ending or running.operation.cleaning):
+                trigger = "discard" if isinstance(error, Exception) else "cancel"
+                await running.give_up(trigger, error)
+            _forbid_retry_of_restore(running, error)
+            raise
 
     def _settings(self) -> Settings:
         """Return what bounds an operation that is opened now."""
@@ -584,6 +607,34 @@ class GymCheckpointCoordinator:
         if not isinstance(manifest, GymCheckpointManifest):
             raise TypeError(f"a GymCheckpointManifest is needed, not {type(manifest).__name__}")
         require_topology(list(manifest.instances), self.instance_ids, "the manifest")
+
+
+@asynccontextmanager
+async def _body(running: Running) -> AsyncIterator[None]:
+    """Watch over a body, and end the operation as the body ends."""
+    guard = BodyGuard(running)
+    try:
+        guard.watch()
+        yield
+    except BaseException as error:
+        await running.after_failed_body(guard, error)
+        raise
+    await running.after_body(guard)
+
+
+def _forbid_retry_of_restore(running: Running, error: BaseException) -> None:
+    """Mark what leaves a restore that may have installed something and does not stand."""
+    operation, calls = running.operation, running.calls
+    if not isinstance(calls, RestoreCalls) or "restore" not in operation.calls:
+        return
+    count = sum(map(len, calls.saved.values()))
+    if count and operation.state not in ("resuming", "resumed"):
+        forbid_retry(
+            error,
+            f"the {count} attempt(s) that restore {running.wire_id!r} was to install are refused "
+            "from now on, so trying it again cannot succeed: start their rollouts over as later "
+            "attempts, forget them, or restore another snapshot",
+        )
 
 
 def _illegal(running: Running, verb: str) -> IllegalTransition:

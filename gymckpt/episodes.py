@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import attrs
 
+from gymckpt.values import plain, plain_text
 from gymckpt.wording import show
 
 __all__ = [
@@ -54,7 +55,7 @@ _INSTANCES_DIRECTORY = "gym-instances"
 def _require_string(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {type(value).__name__}: {show(value)}")
-    return value
+    return plain(value)
 
 
 def require_rollout_id(value: object) -> str:
@@ -226,7 +227,7 @@ class EnvironmentEpisode:
         ValueError: The rollout id is unsafe or reserved, or the attempt is negative.
     """
 
-    rollout_id: str = attrs.field(validator=_check_rollout_id)
+    rollout_id: str = attrs.field(converter=plain_text, validator=_check_rollout_id)
     """The rollout's base id, the same for every attempt."""
 
     attempt: int = attrs.field(validator=_check_attempt)
@@ -250,7 +251,7 @@ class EnvironmentEpisode:
             TypeError: The key is not a string.
             ValueError: No episode has this key.
         """
-        _require_string(key, "a capture key")
+        key = _require_string(key, "a capture key")
         match = _CAPTURE_KEY.fullmatch(key)
         if match is None:
             return cls(key, 0)

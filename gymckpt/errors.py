@@ -21,7 +21,7 @@ from gymckpt.failures import (
     GymCheckpointOperationError,
     GymCheckpointUnavailable,
 )
-from gymckpt.standins import Legible, Portable, RemoteFailure, tame
+from gymckpt.standins import Legible, Portable, RemoteFailure, marks_of, tame
 from gymckpt.transience import is_actor_dead, is_transient_failure
 from gymckpt.wording import did_you_mean, redacted, sample, show, text_of
 
@@ -73,7 +73,7 @@ class ParticipantRefused(Portable, RuntimeError):
     One participant's control plane refused a call; nothing that it holds has changed.
 
     It stays inside a deployment, which turns it into `GymCheckpointUnavailable` with the same
-    code and detail as text for whoever called from outside.
+    code, and the detail as text, for whoever called from outside.
 
     Attributes:
         code: A stable word for programs, such as `stale_checkpoint` (protocol facts, 12).
@@ -385,8 +385,11 @@ def is_transient_gym_checkpoint_failure(error: BaseException) -> bool:
     True for participants that could not park in time, for a coordinator that is busy with another
     operation, and for an operation error with at least one failure whose failures are all
     transient. Everything else is a broken invariant that a retry would only hide, also a bare
-    timeout and a full disk.
+    timeout and a full disk; and so is whatever left a restore that had begun to install attempts,
+    since these are refused from then on.
     """
+    if marks_of(error):
+        return False
     if isinstance(error, GymCheckpointNotReady | OperationOpen):
         return True
     if isinstance(error, GymCheckpointOperationError):

@@ -14,6 +14,7 @@ from gymckpt.standins import (
     Legible,
     PackedFailure,
     Portable,
+    marks_of,
     notes_of,
     pack,
     rebuild,
@@ -41,9 +42,18 @@ class GymCheckpointUnavailable(Legible, RuntimeError):
     """
     A deployment refused one control call, or its control plane could not be reached.
 
-    Raised inside an instance's actor. Nothing that RL holds has changed, and a later try may
-    work. It carries text only, so that it crosses process boundaries.
+    Raised inside an instance's actor. Nothing that RL holds has changed, and a later try may work,
+    unless its code is one of `transience.LASTING_REFUSALS`. It carries text only, so that it
+    crosses process boundaries.
+
+    Attributes:
+        code: The stable word of a refusal, such as `stale_checkpoint` (protocol facts, 12); empty
+            where none is known.
     """
+
+    def __init__(self, message: str = "", *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class GymCheckpointOperationError(Legible, RuntimeError):
@@ -71,7 +81,7 @@ class GymCheckpointOperationError(Legible, RuntimeError):
     def __reduce__(self) -> tuple[Any, ...]:
         failures = {instance: pack(failure) for instance, failure in self.failures.items()}
         arguments = (type(self), self.operation, failures, str(self))
-        return rebuild, (_unpacked, arguments, notes_of(self))
+        return rebuild, (_unpacked, arguments, notes_of(self)), marks_of(self)
 
 
 def _unpacked(

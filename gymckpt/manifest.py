@@ -128,7 +128,7 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
             left as it is.
         OSError: The directory cannot be changed.
     """
-    require_operation_id(checkpoint_id, "checkpoint_id")
+    checkpoint_id = require_operation_id(checkpoint_id, "checkpoint_id")
     root = Path(checkpoint_root)
     with suppress(OSError):  # where it cannot be made, nobody can publish there
         root.mkdir(parents=True, exist_ok=True)

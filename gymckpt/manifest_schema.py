@@ -23,6 +23,7 @@ from gymckpt.episodes import (
     require_rollout_id,
 )
 from gymckpt.strict_json import key_path, located, require_fields, require_list, require_object
+from gymckpt.values import plain_text
 from gymckpt.wording import sample, show
 
 __all__ = [
@@ -118,7 +119,7 @@ class GymCheckpointManifest:
     schema_version: int = attrs.field(validator=_check_version)
     """`GYM_CHECKPOINT_SCHEMA_VERSION`."""
 
-    checkpoint_id: str = attrs.field(validator=_check_checkpoint_id)
+    checkpoint_id: str = attrs.field(converter=plain_text, validator=_check_checkpoint_id)
     """The checkpoint that wrote it; every participant's state names it too."""
 
     instances: _Episodes = attrs.field(converter=_episodes, validator=_check_episodes)

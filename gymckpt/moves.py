@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import attrs
 
 from gymckpt.chart import Fired, Ignored
-from gymckpt.checks import is_unicode
+from gymckpt.checks import is_unicode, plain_keys
 from gymckpt.core.operation import OperationState, machine_of
 from gymckpt.core.settings import (
     COMMAND_TIMEOUT_S,
@@ -34,6 +34,7 @@ from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.past import Past, past_of
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.worker import Recorder, new_owner
+from gymckpt.values import plain
 
 __all__ = ["By", "Moved", "discard", "mark_gone", "sweep"]
 
@@ -212,7 +213,7 @@ async def mark_gone(
     """
     with _Mover(journal, handles, force=force, clock=clock) as mover:
         found = await mover.find(run, operation_id)
-        operation = found.past.operation
+        operation, instance = found.past.operation, plain(instance)
         if instance not in operation.instances:
             hint = did_you_mean(instance, operation.instances)
             raise ValueError(f"{_named(operation)} has no instance {instance!r:.150}{hint}")
@@ -283,7 +284,7 @@ class _Mover:
             timeout_s=JOURNAL_TIMEOUT_S,
             heartbeat_s=COMMAND_TIMEOUT_S / HEARTBEATS_PER_TIMEOUT,
         )
-        self._handles = handles or {}
+        self._handles = plain_keys(handles or {}, "handles")
         self._stale_s = None if force else OWNER_TIMEOUT_S
         self._clock = clock or SystemClock()
         self._driving: Scheduler | None = None
@@ -298,7 +299,7 @@ class _Mover:
 
     async def find(self, run: str, operation_id: str) -> _Found:
         """Return an unfinished operation, or refuse; nothing is changed."""
-        journal = self._recorder.journal
+        journal, run, operation_id = self._recorder.journal, plain(run), plain(operation_id)
         row = await self._recorder.run(lambda: journal.operation(run, operation_id))
         if row is None:
             raise unknown_operation(run, operation_id)

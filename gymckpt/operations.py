@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gymckpt.calls import SweepCalls
+from gymckpt.calls import Calls, SweepCalls
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
 from gymckpt.core.settings import RESUME, Settings
@@ -26,7 +26,7 @@ from gymckpt.episodes import new_operation_id, require_new_id
 from gymckpt.errors import IllegalTransition, OperationIdUsed, OperationOpen
 from gymckpt.journal import Journal
 from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, Recovered, outcome_of, recover_all
-from gymckpt.running import Calls, Running
+from gymckpt.running import Running
 from gymckpt.runtime.clock import Clock
 from gymckpt.runtime.instances import actors_of
 from gymckpt.runtime.scheduler import Scheduler
@@ -137,7 +137,7 @@ class Operations:
             OperationOpen: Another one is open.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        require_new_id(wire_id, f"{chart} id")
+        wire_id = require_new_id(wire_id, f"{chart} id")
         self.require_none_open(f"open {chart} {wire_id!r}")
         self._opening = wire_id
         try:
@@ -195,7 +195,7 @@ class Operations:
             GymCheckpointOperationError: Some instance failed.
             JournalError: The journal cannot be written; nothing was sent.
         """
-        require_new_id(wire_id, f"{call} id")
+        wire_id = require_new_id(wire_id, f"{call} id")
         if listed is not None and not listed:
             return
         running = self.open

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import attrs
 
-from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.calls import Calls, CheckpointCalls, RestoreCalls, SweepCalls
 from gymckpt.core.entry import JsonFacts
 from gymckpt.core.operation import OperationState, require_runnable
 from gymckpt.core.settings import (
@@ -41,7 +41,6 @@ from gymckpt.errors import (
 from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import check_claim
 from gymckpt.manifest import withdraw_gym_checkpoint_manifest
-from gymckpt.running import Calls
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import as_then, cancel_remote
 from gymckpt.runtime.past import Past, past_of
@@ -139,7 +138,7 @@ async def recover(
         ValueError: The run is malformed, or a duration is not positive and finite.
         JournalError: The journal cannot be read or written.
     """
-    require_operation_id(run, "run")
+    run = require_operation_id(run, "run")
     require_duration(owner_timeout_s, "owner_timeout_s")
     owner = new_owner(command=command)
     recorder = await open_recorder(

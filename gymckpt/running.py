@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from gymckpt.calls import CheckpointCalls, RestoreCalls, SweepCalls
+from gymckpt.calls import Calls, CheckpointCalls
 from gymckpt.core.operation import OperationState
 from gymckpt.core.settings import RESUME
 from gymckpt.diagnosis.explain import explain as explained
@@ -33,13 +33,8 @@ __all__ = ["BodyGuard", "Running"]
 
 logger = logging.getLogger("gymckpt")
 
-EXPLAIN_TIMEOUT_S = 2.0
-"""How long a failed operation may take to be explained."""
-
-EXPLAINED_MAX = 50_000
-"""How many entries an operation may have for that."""
-
-Calls = CheckpointCalls | RestoreCalls | SweepCalls
+EXPLAIN_TIMEOUT_S, EXPLAINED_MAX = 2.0, 50_000
+"""How long explaining a failed operation may take, and how many entries it may have for that."""
 
 _OUTSIDE_CAUSES = frozenset({"lose_lease", "settle", "discard", "cancel"})
 """What can give an operation up while its body runs, without a verb of the body failing."""
@@ -72,6 +67,8 @@ class Running:
         self.retired = False
         """Whether the caller has retired what the restore had installed, so that it cannot be kept.
         """
+        self.ending = False
+        """Whether it was told to end, so that what is left of it comes by itself."""
         self.ended_inside = False
         """Whether it was its own body that let the instances go on."""
 
@@ -155,6 +152,7 @@ class Running:
             CancelledError: A cancellation came while an ordinary error was being cleaned up.
         """
         self.scheduler.post(trigger, {"reason": text_of_failure(error)})
+        self.ending = True
         cancelled = await self._cleaned_up(may_leave=isinstance(error, asyncio.CancelledError))
         self._note_unconfirmed(error)
         if isinstance(error, Exception):
@@ -203,6 +201,7 @@ class Running:
         trigger = next((t for t in wanted if t in legal), None)
         if trigger is not None:
             self.scheduler.post(trigger, {"reason": _DONE})
+            self.ending = True
             self.ended_inside = _INSIDE.get() is self
         with self.in_verb():
             if trigger == "keep":
@@ -311,10 +310,9 @@ class Running:
     def call_error(self, call: str) -> BaseException:
         """Return the error of a call that could not succeed on every instance."""
         failures = self.scheduler.unconfirmed(call)
-        calls = self.calls
-        not_ready = (
-            calls.not_ready() if call == "prepare" and isinstance(calls, CheckpointCalls) else None
-        )
+        not_ready = None
+        if call == "prepare" and isinstance(self.calls, CheckpointCalls):
+            not_ready = self.calls.not_ready()
         if not failures and not_ready is not None:
             return self._with_abandoned(not_ready, call)
         error = GymCheckpointOperationError(call, failures)
@@ -374,14 +372,17 @@ class BodyGuard:
     """
 
     def __init__(self, running: Running) -> None:
-        """Watch `running` on behalf of the current task."""
+        """Be ready to watch `running` on behalf of the current task."""
         self._running = running
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0
         self._struck = False
         self._outer = _INSIDE.get()
-        _INSIDE.set(running)
-        running.scheduler.on_moved = self._look
+
+    def watch(self) -> None:
+        """Begin, just before the body does."""
+        _INSIDE.set(self._running)
+        self._running.scheduler.on_moved = self._look
         self._look()
 
     @property

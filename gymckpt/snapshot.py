@@ -19,6 +19,7 @@ from gymckpt.diagnosis.timeline import Timeline
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import CutMismatch, UnownedEpisodes, sample
 from gymckpt.interfaces import DataPlaneMutationCut
+from gymckpt.values import plain
 
 __all__ = [
     "METRIC_PREFIX",
@@ -34,13 +35,17 @@ logger = logging.getLogger("gymckpt")
 METRIC_PREFIX = "gym_checkpoint/"
 
 
+def _plain_ids(ids: Collection[str]) -> frozenset[str]:
+    return frozenset(map(plain, ids))
+
+
 @attrs.frozen(kw_only=True)
 class LedgerUnderCut:
     """What RL's ledger says under a cut."""
 
-    unfinished: frozenset[str]
+    unfinished: frozenset[str] = attrs.field(converter=_plain_ids)
     """Rollout ids that RL still waits for or has begun to seal."""
-    sealed: frozenset[str] = frozenset()
+    sealed: frozenset[str] = attrs.field(default=frozenset[str](), converter=_plain_ids)
     """Those of them whose reply has landed, so that RL's own state holds them whole."""
 
 

@@ -26,6 +26,9 @@ __all__ = [
     "PackedFailure",
     "Portable",
     "RemoteFailure",
+    "cause_on_ray",
+    "forbid_retry",
+    "marks_of",
     "note_on",
     "pack",
     "said_by",
@@ -72,7 +75,25 @@ class Portable(Legible):
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = tuple(getattr(self, name) for name in self._fields)
-        return rebuild, (type(self), arguments, notes_of(self))
+        return rebuild, (type(self), arguments, notes_of(self)), marks_of(self)
+
+
+def forbid_retry(error: BaseException, note: str) -> None:
+    """
+    Mark an error as one that trying again cannot mend, whatever its class and its causes.
+
+    Args:
+        error: What is about to leave; the mark survives pickling.
+        note: Why, and what does help.
+    """
+    guarded(lambda: setattr(error, "retryable", False), None)
+    note_on(error, note)
+
+
+def marks_of(error: object) -> dict[str, object] | None:
+    """Return what pickling keeps of an error besides its arguments and notes."""
+    lasting = guarded(lambda: getattr(error, "retryable", True), True) is False
+    return {"retryable": False} if lasting else None
 
 
 def notes_of(error: object) -> tuple[str, ...]:
@@ -126,7 +147,7 @@ def said_by(error: BaseException) -> tuple[str, str]:
             text, what the actor raised.
     """
     for _link in range(_ACTORS_MAX):
-        error = _cause_on_ray(error) or error
+        error = cause_on_ray(error) or error
     if isinstance(error, RemoteFailure):
         return text_of(error.type_name)[:_TYPE_NAME_MAX], text_of(error.text)
     name, text = type(error).__name__, cast("object", error)
@@ -135,7 +156,7 @@ def said_by(error: BaseException) -> tuple[str, str]:
     return text_of(name)[:_TYPE_NAME_MAX], text_of(text)
 
 
-def _cause_on_ray(error: BaseException) -> BaseException | None:
+def cause_on_ray(error: BaseException) -> BaseException | None:
     """Return what an actor raised, of an error that Ray delivered; None where it is no such one."""
     if not any(base.__name__ == "RayTaskError" for base in type(error).__mro__):
         return None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from gymckpt.checks import plain_keys
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import sample, show
 
@@ -70,7 +71,7 @@ def require_inventory(
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"{what} maps instance ids to episodes; got {type(raw).__name__}")
-    given = cast("Mapping[str, object]", raw)
+    given = plain_keys(cast("Mapping[str, object]", raw), what)
     require_topology(list(given), live if whole else set(live) & set(given), what)
     inventory = {
         instance: _episodes(given[instance], f"{what}[{instance!r}]")

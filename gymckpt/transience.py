@@ -9,14 +9,17 @@ none of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
-from gymckpt.standins import RemoteFailure
+from gymckpt.standins import RemoteFailure, cause_on_ray
 from gymckpt.wording import guarded
 
-__all__ = ["is_actor_dead", "is_transient_failure"]
+__all__ = ["LASTING_REFUSALS", "is_actor_dead", "is_transient_failure", "refusal_code"]
 
 CAUSE_LINKS_MAX = 8
 """How far a `__cause__` chain is followed when a failure is classified."""
+
+_REFUSAL = "GymCheckpointUnavailable"
 
 _INFRA_NAMES = frozenset({
     # Ray
@@ -27,12 +30,23 @@ _INFRA_NAMES = frozenset({
     # aiohttp
     "ClientConnectionError", "ClientPayloadError",
     # this library, and the trainer's own class of that name
-    "GymCheckpointUnavailable",
+    _REFUSAL,
     # the trainer
     "RolloutInfraFailure", "RolloutTimeout", "GenerationUnavailable", "NoHealthyShards",
     "GymTransportError",
 })  # fmt: skip
 """Failures of infrastructure, by class name anywhere in the MRO (protocol facts, 2)."""
+
+LASTING_REFUSALS: Mapping[str, str] = {
+    "stale_attempt": "an attempt is refused until its rollout is forgotten",
+    "restart_in_scope": "an episode that cannot be captured is refused until it is left out",
+    "checkpoint_exists": "another checkpoint is in that directory, and it never changes",
+    "rollout_id_required": "the request is malformed",
+    "unauthorized": "the token is the wrong one",
+    "invalid_checkpoint_state": "what was saved cannot be read",
+}
+"""The codes of refusals that no other try changes, with the reason. Any other code, known or not,
+may be gone at the next try, which has a new id, a new deadline, and finds other work ended."""
 
 _COMMON_NAMES = frozenset({"OutOfMemoryError", "RpcError"})
 """Names of Ray's that others use as well: a GPU that ran out of memory is no node that did."""
@@ -64,6 +78,18 @@ def is_actor_dead(error: BaseException) -> bool:
     return bool(names & _DEAD_NAMES) and not names & _ALIVE_NAMES
 
 
+def refusal_code(error: BaseException) -> str:
+    """
+    Return the code of a refusal, also of one that Ray delivered; empty where there is none.
+
+    Args:
+        error: What a call ended with.
+    """
+    raised = cause_on_ray(error) or error
+    code: object = guarded(lambda: getattr(raised, "code", ""), "")
+    return code if isinstance(code, str) and _REFUSAL in _class_names(raised) else ""
+
+
 def _is_infra(error: BaseException) -> bool:
     """Classify one exception by itself, without its causes."""
     names = _class_names(error)
@@ -87,7 +113,7 @@ def is_transient_failure(error: BaseException) -> bool:
 
     Args:
         error: What the call ended with. Its `__cause__` chain is followed up to eight links
-            (not `__context__`); a failure of data anywhere in it wins.
+            (not `__context__`); a failure of data or a lasting refusal anywhere in it wins.
 
     The classes are those of the trainer's own rule (protocol facts, 2); whatever is unknown is
     not transient, since a retry would only hide it.
@@ -99,7 +125,7 @@ def is_transient_failure(error: BaseException) -> bool:
     found = False
     while link is not None and id(link) not in seen and len(seen) <= CAUSE_LINKS_MAX:
         seen.add(id(link))
-        if _class_names(link) & _DATA_NAMES:
+        if _class_names(link) & _DATA_NAMES or refusal_code(link) in LASTING_REFUSALS:
             return False
         found = found or _is_infra(link)
         link = _cause_of(link)

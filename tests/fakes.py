@@ -242,7 +242,7 @@ class FakeActor:
         elif op == "restore":
             installed = {episode.next_attempt() for episode in call.args[2]}
             if self.fenced and installed & self.retired:
-                raise GymCheckpointUnavailable("HTTP 409 stale_attempt")
+                raise GymCheckpointUnavailable("HTTP 409 stale_attempt", code="stale_attempt")
             self._close(wire_id)
             self.restored[wire_id] = installed - self.retired
         elif op == "retire":
@@ -287,7 +287,7 @@ class FakeActor:
         refusal = self._refusal(call.op, call.wire_id, call.kwargs)
         if refusal:
             self.refusals.append((call.op, refusal))
-            raise GymCheckpointUnavailable(f"HTTP 409 {refusal}")
+            raise GymCheckpointUnavailable(f"HTTP 409 {refusal}", code=refusal.split()[0])
 
     def _refusal(self, op: str, wire_id: str, kwargs: dict[str, Any]) -> str:
         if op in ("resume", "restart_only_servers"):

@@ -231,7 +231,8 @@ ARGUMENTS: dict[str, Any] = {
 def example_of(cls: type[BaseException]) -> BaseException:
     if not inspect.isfunction(cls.__init__):
         return cls("some text")
-    parameters = list(inspect.signature(cls).parameters.values())
+    named = inspect.signature(cls).parameters.values()
+    parameters = [one for one in named if one.kind is not one.KEYWORD_ONLY]
     return cls(*(ARGUMENTS.get(it.name) or ARGUMENTS[it.annotation] for it in parameters))
 
 

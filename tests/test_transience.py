@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import errno
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import ray.exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gymckpt
 from gymckpt.errors import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
@@ -22,9 +25,10 @@ from gymckpt.errors import (
     is_transient_failure,
     is_transient_gym_checkpoint_failure,
 )
-from gymckpt.transience import CAUSE_LINKS_MAX
+from gymckpt.standins import forbid_retry, notes_of
+from gymckpt.transience import CAUSE_LINKS_MAX, LASTING_REFUSALS, refusal_code
 from tests.odd_exceptions import FAILURES, ClientResponseError
-from tests.test_errors import EXAMPLES
+from tests.test_errors import EXAMPLES, PICKLERS, delivered, travelled
 
 INFRA_OF_RAY = [
     "RayActorError", "ActorDiedError", "ActorUnavailableError", "ActorUnschedulableError",
@@ -227,3 +231,115 @@ def test_an_operation_is_transient_exactly_if_all_its_failures_are(
 def test_only_a_dead_actor_is_dead(name: str, dead: bool) -> None:
     """An actor that is merely unavailable may come back, and must still be reopened."""
     assert is_actor_dead(of_ray(name)) is dead
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+REFUSALS = {
+    # a next try has a new id and a new deadline, and finds other work ended
+    "stale_checkpoint": True,
+    "checkpoint_conflict": True,
+    "invalid_phase": True,
+    "deadline_exceeded": True,
+    "checkpoint_parked": True,
+    "admission_closed": True,
+    "checkpoint_coordinator_unavailable": True,
+    "checkpoint_error": True,
+    # a next try says the same of the same attempts, episodes, directories and files
+    "stale_attempt": False,
+    "restart_in_scope": False,
+    "checkpoint_exists": False,
+    # nothing about the request changes
+    "rollout_id_required": False,
+    "unauthorized": False,
+    "invalid_checkpoint_state": False,
+    # what no release knows yet, and a backend that gives no code
+    "of_a_later_release": True,
+    "": True,
+}
+"""Every code of a refusal (protocol facts, 12), and whether the next try may succeed."""
+
+
+@pytest.mark.parametrize("transient_code", REFUSALS.items(), ids=REFUSALS)
+def test_a_refusal_is_judged_by_its_code(transient_code: tuple[str, bool]) -> None:
+    """The code says it, as it was raised, pickled, delivered by Ray, and as a cause."""
+    code, expected = transient_code
+    refusal = GymCheckpointUnavailable("HTTP 409, whatever it says", code=code)
+    through_one = delivered(refusal)
+    ways: list[BaseException] = [
+        refusal,
+        *(travelled(refusal, dumps) for dumps in PICKLERS.values()),
+        through_one,
+        travelled(through_one, PICKLERS["cloudpickle"]),
+        chained(ValueError("it failed"), refusal),
+    ]
+    assert [is_transient_failure(way) for way in ways] == [expected] * len(ways)
+    assert {refusal_code(way) for way in ways[:-1]} == {code}
+    error = GymCheckpointOperationError("restore", {"a": refusal, "b": TimeoutError()})
+    assert is_transient_gym_checkpoint_failure(error) is expected
+    for dumps in PICKLERS.values():
+        assert is_transient_gym_checkpoint_failure(travelled(error, dumps)) is expected
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_no_wording_makes_a_refusal_lasting(code: str) -> None:
+    """A backend may put any code into its text; only the field counts."""
+    assert is_transient_failure(GymCheckpointUnavailable(f"HTTP 409 {code} of r1"))
+    assert is_transient_failure(named("GymCheckpointUnavailable"))
+
+
+@pytest.mark.parametrize("code", [None, 7, ["stale_attempt"]])
+def test_an_odd_code_is_none(code: Any) -> None:
+    """Whatever somebody else's class of that name holds, it is judged and nothing raises."""
+    refusal = named("GymCheckpointUnavailable")
+    refusal.code = code  # type: ignore[attr-defined]
+    assert refusal_code(refusal) == ""
+    assert is_transient_failure(refusal)
+
+
+def test_a_code_means_something_on_refusals_alone() -> None:
+    """A connection error with an attribute of that name is a connection error."""
+    error = ConnectionError("lost")
+    error.code = "stale_attempt"  # type: ignore[attr-defined]
+    assert is_transient_failure(error)
+
+
+def test_every_code_that_is_given_is_in_the_table() -> None:
+    """The participants' side refuses with no code that nobody has thought about."""
+    given = {
+        node.args[place].value
+        for path in Path(gymckpt.__file__).parent.joinpath("participant").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for name, place in (("ParticipantRefused", 0), ("_refusal", 1))
+        if ast.unparse(node.func) == name and isinstance(node.args[place], ast.Constant)
+    }
+    assert len(given) > 6
+    assert given <= REFUSALS.keys()
+    assert {code for code, expected in REFUSALS.items() if not expected} == set(LASTING_REFUSALS)
+    documented = Path(__file__).parents[1].joinpath("docs", "protocol.md").read_text("utf-8")
+    assert [code for code in REFUSALS if f"`{code}`" not in documented] == [
+        "of_a_later_release",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("dumps", PICKLERS.values(), ids=PICKLERS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        GymCheckpointNotReady({"a": {"agent": ("r1",)}}),
+        GymCheckpointOperationError("restore", {"a": TimeoutError()}),
+        EXAMPLES["OperationOpen"],
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_no_retry_mends_stays_one_wherever_it_goes(error: Any, dumps: Any) -> None:
+    """The mark goes with the error through either pickler, with the note that says why."""
+    assert is_transient_gym_checkpoint_failure(error)
+    lasting = travelled(error, dumps)
+    forbid_retry(lasting, "take another snapshot")
+    for way in (lasting, travelled(lasting, dumps), travelled(travelled(lasting, dumps), dumps)):
+        assert not is_transient_gym_checkpoint_failure(way)
+        assert "take another snapshot" in notes_of(way)
+    assert is_transient_gym_checkpoint_failure(travelled(error, dumps))

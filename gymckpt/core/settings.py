@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import attrs
 
+from gymckpt.values import plain
+
 __all__ = [
     "COMMAND",
     "COMMAND_TIMEOUT_S",
@@ -151,12 +153,12 @@ def require_policies(raw: object) -> dict[str, RetryPolicy]:
         raise TypeError(f"retry maps calls to policies; got {type(raw).__name__}: {raw!r:.100}")
     policies: dict[str, RetryPolicy] = {}
     for call, policy in cast("Mapping[object, object]", raw).items():
-        if call not in CALLS:
+        if plain(call) not in CALLS:
             known = ", ".join(sorted(CALLS))
             raise ValueError(f"retry names {call!r:.100}, which is no call; calls are {known}")
         if not isinstance(policy, RetryPolicy):
             raise TypeError(f"retry[{call!r}] is a RetryPolicy, not {type(policy).__name__}")
-        policies[str(call)] = policy
+        policies[str(plain(call))] = policy
     return policies
 
 

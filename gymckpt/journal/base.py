@@ -29,6 +29,7 @@ from gymckpt.journal.rules import (
     operation_from,
     unknown_operation,
 )
+from gymckpt.values import plain
 
 __all__ = ["Batch", "Journal", "Opening", "OperationRow", "Selection"]
 
@@ -153,7 +154,7 @@ class Journal(abc.ABC):
         """
         if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        self._heartbeat(run, operation_id, epoch)
+        self._heartbeat(plain(run), plain(operation_id), epoch)
 
     def silent_s(self, run: str, operation_id: str) -> float | None:
         """
@@ -166,7 +167,8 @@ class Journal(abc.ABC):
         Raises:
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
-        return self._silent_s(run, operation_id) if may_exist(run, operation_id) else None
+        known = may_exist(run, operation_id)
+        return self._silent_s(plain(run), plain(operation_id)) if known else None
 
     def claim(
         self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
@@ -195,12 +197,12 @@ class Journal(abc.ABC):
             JournalError: There is no such operation.
         """
         try:
-            require_name(owner)
+            owner = require_name(owner)
         except ValueError as error:
             raise ValueError(f"owner {error}") from error
         if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        return self._claim(run, operation_id, owner, stale_s)
+        return self._claim(plain(run), plain(operation_id), owner, stale_s)
 
     def read(
         self, run: str, operation_id: str, *, after_seq: int = 0, at_most: int | None = None
@@ -228,7 +230,7 @@ class Journal(abc.ABC):
             raise ValueError(f"at_most {error}") from error
         if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        held, rows = self._read(run, operation_id, after_seq, min(last_seq, INT_MAX))
+        held, rows = self._read(plain(run), plain(operation_id), after_seq, min(last_seq, INT_MAX))
         if held is None:
             raise unknown_operation(run, operation_id)
         entries = tuple(decode_row(row) for row in rows)
@@ -243,7 +245,8 @@ class Journal(abc.ABC):
             JournalCorrupt: The row is damaged.
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
-        return self._operation(run, operation_id) if may_exist(run, operation_id) else None
+        known = may_exist(run, operation_id)
+        return self._operation(plain(run), plain(operation_id)) if known else None
 
     def outline(self, run: str, operation_id: str) -> tuple[Entry, ...]:
         """
@@ -273,14 +276,14 @@ class Journal(abc.ABC):
             JournalUnavailable: Locked past the timeout, gone, or closed.
             JournalError: There is no such operation, or a newer release wrote an entry.
         """
-        wanted = frozenset(instances)
+        wanted = frozenset(map(plain, instances))
         rows = self._rows(run, operation_id)
         return tuple(decode_row(row) for row in rows if row[_INSTANCE_COLUMN] in wanted)
 
     def _rows(self, run: str, operation_id: str) -> Sequence[Row]:
         if not may_exist(run, operation_id):
             raise unknown_operation(run, operation_id)
-        held, rows = self._read(run, operation_id, 0, INT_MAX)
+        held, rows = self._read(plain(run), plain(operation_id), 0, INT_MAX)
         if held is None:
             raise unknown_operation(run, operation_id)
         return rows
@@ -327,7 +330,7 @@ class Journal(abc.ABC):
             JournalCorrupt: The store is damaged.
         """
         if may_exist(run, operation_id):
-            self._remove(run, operation_id)
+            self._remove(plain(run), plain(operation_id))
 
     @abc.abstractmethod
     def step_rows(self, run: str | None) -> Sequence[Row]:

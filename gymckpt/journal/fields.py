@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gymckpt.values import plain
+
 __all__ = [
     "INT_MAX",
     "remembering",
@@ -63,11 +65,12 @@ def require_name(value: object) -> str:
     Raises:
         ValueError: It is empty, too long, or holds a line break or another control character.
     """
-    if type(value) is not str or not 0 < len(value) <= NAME_LENGTH_MAX or not value.isprintable():
+    name = plain(value)
+    if type(name) is not str or not 0 < len(name) <= NAME_LENGTH_MAX or not name.isprintable():
         raise ValueError(
             f"must be a str of 1 to {NAME_LENGTH_MAX} printable characters, not {value!r:.100}"
         )
-    return value
+    return name
 
 
 def require_source(value: object) -> str:

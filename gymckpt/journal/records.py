@@ -9,6 +9,7 @@ import attrs
 
 from gymckpt.episodes import require_operation_id
 from gymckpt.journal.entry import require_count, require_name, require_seconds
+from gymckpt.values import plain
 
 __all__ = ["Opening", "OperationRow", "Selection", "checked_field", "may_exist"]
 
@@ -37,7 +38,7 @@ def checked_field(require: Callable[[object], Any]) -> Any:
         except (TypeError, ValueError) as error:
             raise type(error)(f"field {attribute.name}: {error}") from error
 
-    return attrs.field(validator=check)
+    return attrs.field(converter=plain, validator=check)
 
 
 @attrs.frozen(kw_only=True)
@@ -89,13 +90,17 @@ class OperationRow:
     """The wall time of the last entry."""
 
 
+def _text(value: str | None) -> str | None:
+    return plain(value)
+
+
 @attrs.frozen(kw_only=True)
 class Selection:
     """Which operations are meant; a field that is None or empty leaves nothing out."""
 
-    run: str | None = None
-    operation_id: str | None = None
-    chart: str | None = None
+    run: str | None = attrs.field(default=None, converter=_text)
+    operation_id: str | None = attrs.field(default=None, converter=_text)
+    chart: str | None = attrs.field(default=None, converter=_text)
     states: tuple[str, ...] = ()
     """Only those in one of these states."""
     unfinished: bool = False

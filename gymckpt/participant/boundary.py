@@ -59,7 +59,8 @@ def answers(
                 return await method(self, *args, **kwargs)
             except ParticipantRefused as refused:
                 raise GymCheckpointUnavailable(
-                    f"{call} on {self.instance_id}: {refused.code} {refused.detail}"
+                    f"{call} on {self.instance_id}: {refused.code} {refused.detail}",
+                    code=refused.code,
                 ) from refused
             except Exception as error:  # the one place where any error of a backend passes
                 if (plain := _plain(error)) is error:

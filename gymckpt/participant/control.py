@@ -208,7 +208,7 @@ class ControlPlane:
         Returns:
             Whether it reopened.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         self.expire(now_ts)
         before = self._state.checkpoint_id
         self._move("resume", checkpoint_id, {}, stale_ids=self._fenced(checkpoint_id))
@@ -279,7 +279,8 @@ class ControlPlane:
             raise ParticipantRefused(
                 "stale_attempt",
                 f"{self.server}: attempt {episode.attempt} of rollout {episode.rollout_id!r} is "
-                f"refused, {rule}; start the rollout over as attempt {max(mark + 1, newest + 1)}",
+                f"refused, {rule}, and no retry changes that: start the rollout over as attempt "
+                f"{max(mark + 1, newest + 1)}, forget it, or restore another snapshot",
             )
 
     def admit(self, episode: EnvironmentEpisode, *, now_ts: float) -> None:
@@ -337,7 +338,7 @@ class ControlPlane:
         self, call: str, wire_id: str, deadline_ts: float, now_ts: float, facts: Facts, **new: Any
     ) -> None:
         """Check the arguments, let a dead lease go, take the call and extend the lease."""
-        require_operation_id(wire_id, "checkpoint id")
+        wire_id = require_operation_id(wire_id, "checkpoint id")
         deadline_ts = require_seconds(deadline_ts, "deadline_ts")
         self.expire(now_ts)
         lease_ts = self._state.lease_expires_ts or -math.inf

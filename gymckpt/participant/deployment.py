@@ -159,7 +159,7 @@ class Deployment(ParkingDeployment):
                 belongs to another checkpoint, or does not play back as it was.
         """
         scope = scope_of(episodes)
-        require_operation_id(source_checkpoint_id, "source checkpoint id")
+        source_checkpoint_id = require_operation_id(source_checkpoint_id, "source checkpoint id")
         self._servers.require_same(participants)
         now_ts = self._tick()
         fresh = self._servers.is_open
@@ -186,7 +186,9 @@ class Deployment(ParkingDeployment):
                 server.control.require_current(following)
             if not self._table.is_new(following):
                 raise ParticipantRefused(
-                    "stale_attempt", f"{following.capture_key} was dispatched here before"
+                    "stale_attempt",
+                    f"{following.capture_key} was dispatched here before, and no retry changes "
+                    "that: start the rollout over as a later attempt, or restore another snapshot",
                 )
 
     async def _install(

@@ -127,7 +127,7 @@ class ParkingDeployment(EpisodeHost):
         A write that is stopped by it publishes nothing any more when this returns. The deadline
         is not looked at: reopening is never too late.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         require_seconds(deadline_ts, "deadline_ts")
         self._servers.resume(checkpoint_id, self._tick())
         self._settle()

@@ -148,7 +148,7 @@ class RecordsStore:
             ParticipantRefused: `stop` said so.
             OSError: The disk refused.
         """
-        require_operation_id(checkpoint_id, "checkpoint id")
+        checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         self._make_directory()
         temporary = self._at(f".records-{uuid.uuid4().hex}.tmp")
         try:
@@ -262,7 +262,7 @@ class RecordsStore:
         if standing.records_file != manifest.records_file:
             _remove(self._at(manifest.records_file))
         raise ParticipantRefused(
-            "checkpoint_conflict",
+            "checkpoint_exists",
             f"{self.directory} already holds checkpoint {standing.checkpoint_id!r} with "
             f"{standing.record_count} record(s), which never changes; checkpoint "
             f"{manifest.checkpoint_id!r} needs another root",

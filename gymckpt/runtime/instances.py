@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
+from gymckpt.checks import plain_keys
 from gymckpt.episodes import require_instance_id, require_shard
 from gymckpt.errors import tame
 
@@ -46,7 +47,8 @@ class HasCheckpointHandles(Protocol):
 
 
 def _frozen_handles(raw: Mapping[str, Sequence[Any]]) -> Mapping[str, tuple[Any, ...]]:
-    return {require_shard(shard): tuple(handles) for shard, handles in raw.items()}
+    named = plain_keys(raw, "ShardSet.handles")
+    return {require_shard(shard): tuple(handles) for shard, handles in named.items()}
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +58,7 @@ class ShardSet:
 
     Raises:
         TypeError: A shard name is not a string.
-        ValueError: A shard name is no plain path component.
+        ValueError: A shard name is no plain path component, or is there twice.
     """
 
     handles: Mapping[str, tuple[Any, ...]] = attrs.field(converter=_frozen_handles)
@@ -88,7 +90,7 @@ def require_handles(shard_set: object) -> dict[str, Any]:
             f"a shard set has checkpoint_handles (instance id to handle); "
             f"{type(shard_set).__name__} has not"
         )
-    handles = dict(shard_set.checkpoint_handles)
+    handles = plain_keys(shard_set.checkpoint_handles, "checkpoint_handles")
     if not handles:
         raise ValueError("the shard set has no instance; a checkpoint needs at least one")
     for instance in handles:

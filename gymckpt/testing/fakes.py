@@ -90,7 +90,7 @@ class FakeInstance(FaultScript):
             try:
                 return does(*args, **kwargs)
             except ParticipantRefused as refused:
-                raise GymCheckpointUnavailable(str(refused)) from refused
+                raise GymCheckpointUnavailable(str(refused), code=refused.code) from refused
 
         return self.method(name, answer)
 

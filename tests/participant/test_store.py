@@ -152,7 +152,7 @@ def test_another_write_is_refused(written: RecordsStore, checkpoint_id: str, cou
     before = files_of(written)
     with pytest.raises(ParticipantRefused, match="never changes") as caught:
         written.write(checkpoint_id, RECORDS[:count], stop=never)
-    assert caught.value.code == "checkpoint_conflict"
+    assert caught.value.code == "checkpoint_exists"
     assert files_of(written) == before
 
 
@@ -303,7 +303,7 @@ def test_one_of_racing_writers_wins(tmp_path: Path, round_number: int) -> None:
         return checkpoint_id
 
     with ThreadPoolExecutor(8) as pool:
-        [winner] = set(pool.map(write, range(8))) - {"checkpoint_conflict"}
+        [winner] = set(pool.map(write, range(8))) - {"checkpoint_exists"}
     assert store.read(winner) == contents[winner]
     assert not list(store.directory.glob(".*"))
 

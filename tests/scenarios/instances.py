@@ -181,7 +181,7 @@ class StagedInstance(FakeInstance):
                 return GymCheckpointPrepareSummary(False, {"agent": ("r0",)})
             self.control.ready(checkpoint_id)
         except ParticipantRefused as refused:
-            raise GymCheckpointUnavailable(str(refused)) from refused
+            raise GymCheckpointUnavailable(str(refused), code=refused.code) from refused
         answer = GymCheckpointPrepareSummary(True, {}, self.restarts)
         self.control.record("prepare", checkpoint_id, answer)
         return answer
