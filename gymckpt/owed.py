@@ -163,7 +163,9 @@ def retired_by(sweep: OperationState) -> Owed:
     }
 
 
-def new_retire(run: str, owed: Owed, settings: Settings, clock: Clock) -> tuple[Step, SweepCalls]:
+def new_retire(
+    run: str, owed: Owed, settings: Settings, clock: Clock, epoch: int
+) -> tuple[Step, SweepCalls]:
     """
     Return the step that opens a sweep which pays what is owed, and its calls.
 
@@ -172,6 +174,7 @@ def new_retire(run: str, owed: Owed, settings: Settings, clock: Clock) -> tuple[
         owed: What is owed.
         settings: What bounds it.
         clock: The clocks.
+        epoch: With which the run is held.
     """
     wire_id = new_operation_id("retire")
     opening = open_operation(
@@ -181,6 +184,7 @@ def new_retire(run: str, owed: Owed, settings: Settings, clock: Clock) -> tuple[
         chart="sweep",
         instances=tuple(owed),
         settings=settings,
+        epoch=epoch,
         facts={"call": "retire", "wire_id": wire_id, "inventory": to_facts(owed)},
     )
     return opening, SweepCalls(wire_id, owed)

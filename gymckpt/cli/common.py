@@ -24,7 +24,7 @@ from rich.console import Console
 from gymckpt.errors import (
     JournalCorrupt,
     JournalError,
-    OperationHeld,
+    RunHeld,
     did_you_mean,
     text_of,
 )
@@ -112,7 +112,7 @@ def answering() -> Iterator[None]:
         raise
     except JournalCorrupt as error:
         leave(str(error), PROBLEM_FOUND)
-    except OperationHeld as error:
+    except RunHeld as error:
         leave(f"{error} (--force)", CANNOT_ANSWER)
     except (JournalError, ValueError, OSError) as error:
         leave(text_of(error), CANNOT_ANSWER)

@@ -20,7 +20,7 @@ from gymckpt.core.operation import NO_CALLS
 from gymckpt.core.settings import RENEW
 from gymckpt.errors import TransitionRefused
 from gymckpt.runtime.asks import AskKey, record_of
-from gymckpt.runtime.driver import HEARTBEAT, Driver
+from gymckpt.runtime.driver import Driver
 from gymckpt.standins import RemoteFailure
 
 __all__ = ["Scheduler"]
@@ -43,9 +43,9 @@ class Scheduler(Driver):
             JournalError: The journal cannot be written; nothing was sent.
         """
         self.follow_loop()
+        self._ledger.let_drive(self.operation, self)
         await self._ledger.open(self.operation, entries)
         self._spans.follow(self.operation)
-        self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
 
     def take_over(
         self, epoch: int, owner: str, trigger: str = "settle", facts: JsonFacts | None = None
@@ -65,7 +65,8 @@ class Scheduler(Driver):
             self.on_released()
             self._wake()
             return
-        self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
+        self.follow_loop()
+        self._ledger.let_drive(self.operation, self)
         moment = self._now()
         self._put(
             TakenOver(moment=moment, epoch=epoch, owner=owner, trigger=trigger, facts=facts or {})

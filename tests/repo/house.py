@@ -28,7 +28,7 @@ STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
 CONTROLLER = frozenset(
-    {"calls", "coordinator", "moves", "operations", "owed", "recovery", "running"}
+    {"calls", "coordinator", "moves", "operations", "owed", "recovery", "running", "unreadable"}
 )
 """The verbs of the coordinator, taking over from a controller that is gone, operators' moves."""
 
