@@ -136,7 +136,7 @@ def journal_round(journal: Journal, operation_id: str, batches: list[list[Entry]
         run="bench", operation_id=operation_id, seq=1, epoch=1, ts=0.0, at_s=0.0,
         trigger="open", source="", dest="open",
     )  # fmt: skip
-    journal.open_operation(opening, [first], owner="bench")
+    journal.open_operation(opening, [first])
     return timed(
         batches,
         lambda batch: journal.append(batch, expected_seq=batch[0].seq - 1, epoch=1),

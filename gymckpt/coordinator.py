@@ -39,7 +39,7 @@ from gymckpt.errors import (
     IllegalTransition,
     is_transient_gym_checkpoint_failure,
 )
-from gymckpt.journal import Journal, default_run
+from gymckpt.journal import Journal, default_run, warn_of_generated
 from gymckpt.manifest import (
     GYM_CHECKPOINT_MANIFEST_FILENAME,
     GYM_CHECKPOINT_SCHEMA_VERSION,
@@ -137,15 +137,16 @@ class GymCheckpointCoordinator:
             prepare_timeout_s: Budget of prepare, in seconds.
             journal: A journal or its URL; None is `$GYMCKPT_JOURNAL`, else a file in the
                 platform's state directory.
-            run: Names the training run; None is `$GYMCKPT_RUN`, else generated.
+            run: Names the training run, which one process holds at a time; None is
+                `$GYMCKPT_RUN`, else generated, which keeps no other process away.
             retry: Call to its retry policy, over the defaults: resume twice, others once.
             lease_grace_s: How long after the last deadline an instance stays parked without its
                 controller; must be at least the instances' own.
             settle_s: How long other replies are waited for once a call can no longer succeed.
             sweep_interval_s: Pause between background tries to reopen what is unconfirmed.
             journal_timeout_s: How long one journal call may take before it counts as unavailable.
-            owner_timeout_s: How long a controller is silent before another may take its
-                operations over; this one gives signs of life more often than that.
+            owner_timeout_s: How long this process must be silent before another one may take the
+                run over; it gives a heartbeat more often than that.
             clock: The clocks; None is the host's.
 
         Raises:
@@ -173,6 +174,20 @@ class GymCheckpointCoordinator:
             settings=self._settings,
             cancel_reference=lambda reference: _cancel_remote(reference),  # noqa: PLW0108 - looked up late
         )
+        if run is None:
+            warn_of_generated(self.run)
+
+    def close(self) -> None:
+        """
+        Give the run back, so that another process may have it at once, and let the journal go.
+
+        What instances have not confirmed yet is left to the next recovery. A verb that comes after
+        this claims the run again.
+
+        Raises:
+            OperationOpen: A checkpoint or restore is open; nothing was done.
+        """
+        self._operations.close()
 
     # --- what it is -----------------------------------------------------------------------------
 
@@ -193,7 +208,7 @@ class GymCheckpointCoordinator:
 
     @property
     def owner_timeout_s(self) -> float:
-        """How long a controller is silent before another may take its operations over."""
+        """How long this process must be silent before another one may take the run over."""
         return self._operations.owner_timeout_s
 
     @property
@@ -249,6 +264,8 @@ class GymCheckpointCoordinator:
         Raises:
             ValueError: The id is malformed or was used before.
             OperationOpen: Another operation is open on this coordinator.
+            RunHeld: Another process holds the run and is alive; nothing was sent.
+            Fenced: Another process has taken the run over; nothing was sent.
             GymCheckpointNotReady: Some instance could not park in time; all were reopened.
             GymCheckpointOperationError: A call failed on some instance; all were reopened.
             JournalError: The journal cannot be written; nothing was sent, or all were reopened.
@@ -482,10 +499,10 @@ class GymCheckpointCoordinator:
         Settle what an earlier controller of this run left unfinished.
 
         Args:
-            force: Whether to take over from a controller that gives signs of life.
+            force: Whether to take the run from another process that is alive.
 
         Returns:
-            What came of each operation.
+            What came of each operation; the run is claimed only if there is one.
 
         Raises:
             JournalError: The journal cannot be read or written.

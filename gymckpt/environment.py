@@ -40,7 +40,7 @@ from gymckpt.recovery import Recovered
 from gymckpt.runtime.worker import run_bounded
 from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource, require_owned, warn_of_unsavable
 from gymckpt.standins import note_on
-from gymckpt.startup import recovered_first, require_methods
+from gymckpt.startup import require_methods
 from gymckpt.topology import (
     Inventory,
     require_disjoint,
@@ -110,16 +110,16 @@ class GymEnvironmentCheckpoint:
         """
         Recover what an earlier controller of this run left, and ask what cannot be captured.
 
-        A controller that died a moment ago still counts as alive; it is given its time to be
-        silent before anybody is told that it holds an operation.
+        A controller that died a moment ago may still count as alive; it is given its time to be
+        silent before anybody is told that it holds the run.
 
         Raises:
             GymCheckpointOperationError: Some actor does not answer, or lacks a method.
             RestartOnlyDeployment: A server is restart-only, and that is to be refused.
-            OperationHeld: Another controller, which is alive, drives an operation of this run.
+            RunHeld: Another process, which is alive, holds this run and has left something.
             JournalError: The journal cannot be read or written.
         """
-        self.recovered = await recovered_first(self._coordinator)
+        self.recovered = await self._coordinator.recover()
         for found in self.recovered:
             if found.held_by is not None:
                 raise found.held_by

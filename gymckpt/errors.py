@@ -13,6 +13,7 @@ and `transience`. All their public names are offered here.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
@@ -45,13 +46,13 @@ __all__ = [
     "ManifestWithdrawn",
     "MissingHandle",
     "OperationDiscarded",
-    "OperationHeld",
     "OperationIdUsed",
     "OperationOpen",
     "ParticipantRefused",
     "RemoteFailure",
     "ReplayDiverged",
     "RestartOnlyDeployment",
+    "RunHeld",
     "TransitionRefused",
     "UnownedEpisodes",
     "did_you_mean",
@@ -148,48 +149,60 @@ class JournalConflict(Portable, JournalError):
 
 class Fenced(Portable, JournalError):
     """
-    Another controller has taken the operation over: this one may neither append nor act.
+    The run was claimed by another process, or given back: this epoch may neither append nor act.
 
     Attributes:
-        operation_id: The operation that was taken over.
+        run: The run.
         epoch: The epoch that tried to append.
-        current_epoch: The epoch that drives the operation now.
-        owner: Who holds it now.
+        current_epoch: The epoch of the run now; 0 where nobody has claimed it yet.
+        owner: Who holds the run now; empty where nobody does.
     """
 
-    _fields = ("operation_id", "epoch", "current_epoch", "owner")
+    _fields = ("run", "epoch", "current_epoch", "owner")
 
-    def __init__(self, operation_id: str, epoch: int, current_epoch: int, owner: str) -> None:
+    def __init__(self, run: str, epoch: int, current_epoch: int, owner: str) -> None:
+        now = f"{owner} holds it now with epoch {current_epoch}" if owner else "nobody holds it now"
         super().__init__(
-            f"operation {operation_id!r}: epoch {epoch} is fenced, epoch {current_epoch} "
-            f"({owner}) drives it now; stop acting for it"
+            f"run {run!r}: epoch {epoch} is fenced, {now}; this process may not act for the run "
+            "any more: end it, or claim the run again with a new coordinator"
         )
-        self.operation_id = operation_id
+        self.run = run
         self.epoch = epoch
         self.current_epoch = current_epoch
         self.owner = owner
 
 
-class OperationHeld(Portable, JournalError):
+class RunHeld(Portable, JournalError):
     """
-    Another controller drives the operation and is alive, so it is not taken over.
+    Another process holds the run and is alive, so it is not taken over; nothing was sent.
 
     Attributes:
-        operation_id: The operation.
-        owner: Who drives it.
-        age_s: How long ago that controller last gave a sign of life.
+        run: The run.
+        holder: Which process holds it, and where: host, process id, and what tells it apart.
+        since_ts: Since when it holds the run, epoch seconds by the journal's clock.
+        age_s: How old its last heartbeat is.
     """
 
-    _fields = ("operation_id", "owner", "age_s")
+    _fields = ("run", "holder", "since_ts", "age_s")
 
-    def __init__(self, operation_id: str, owner: str, age_s: float) -> None:
+    def __init__(self, run: str, holder: str, since_ts: float, age_s: float) -> None:
         super().__init__(
-            f"operation {operation_id!r} is driven by {owner}, which gave a sign of life "
-            f"{age_s:.1f} s ago; stop it or let it end first, or force the takeover"
+            f"run {run!r} is held by {holder} since {_moment(since_ts)}, whose last heartbeat is "
+            f"{age_s:.1f} s old; stop that process or let it end first, or force the takeover"
         )
-        self.operation_id = operation_id
-        self.owner = owner
+        self.run = run
+        self.holder = holder
+        self.since_ts = since_ts
         self.age_s = age_s
+
+
+def _moment(ts: float) -> str:
+    """Return an instant as text, in UTC."""
+    try:
+        moment = datetime.datetime.fromtimestamp(ts, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ts:.0f}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class UnownedEpisodes(Portable, RuntimeError):

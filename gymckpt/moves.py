@@ -2,8 +2,9 @@
 What an operator does by hand to an operation whose controller is gone, or is to be overruled.
 
 A move is checked against the chart before anything is touched, so that one that is refused changes
-nothing. Then the operation is claimed, which fences whoever drove it, and the move is made by the
-same core and scheduler as everything else; who made it and why is in the entry. Instances without a
+nothing. Then its run is claimed, which fences the process that held it, the move is made by the
+same core and scheduler as everything else, and the run is given back; who made it and why is in the
+entry. Instances without a
 handle are not asked: that is recorded, and the next recovery with their handles asks them.
 """
 
@@ -21,7 +22,6 @@ from gymckpt.core.operation import OperationState, machine_of
 from gymckpt.core.settings import (
     COMMAND_TIMEOUT_S,
     HEARTBEATS_PER_TIMEOUT,
-    OWNER_TIMEOUT_S,
     RESUME,
 )
 from gymckpt.core.timing import is_unconfirmed_also
@@ -30,10 +30,11 @@ from gymckpt.journal import Journal, OperationRow
 from gymckpt.journal.rules import unknown_operation
 from gymckpt.recovery import claimed, unconfirmed_in
 from gymckpt.runtime.clock import Clock, SystemClock
+from gymckpt.runtime.holding import holder_token
 from gymckpt.runtime.instances import cancel_remote
 from gymckpt.runtime.past import Past, past_of
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder, new_owner
+from gymckpt.runtime.worker import Recorder
 from gymckpt.values import plain
 
 __all__ = ["By", "Moved", "discard", "mark_gone", "sweep"]
@@ -86,7 +87,7 @@ class Moved:
     """The state in which it is now."""
     settled: bool
     epoch: int
-    """The epoch that the claim gave."""
+    """The epoch with which the run was held for it."""
     unconfirmed: tuple[str, ...]
     """Instances that have not confirmed that they are open."""
     missing: tuple[str, ...]
@@ -112,7 +113,7 @@ async def discard(
         operation_id: Its id.
         by: Who does it, and why.
         handles: Instance id to handle; those without one are asked by the next recovery.
-        force: Whether to take it from a controller that gives signs of life.
+        force: Whether to take its run from a process that is alive, which ends every verb there.
         clock: The clocks; None is the host's.
 
     Returns:
@@ -120,11 +121,11 @@ async def discard(
 
     Raises:
         TransitionRefused: It has ended, or can no longer be given up; nothing changed.
-        OperationHeld: Its controller is alive; nothing changed.
+        RunHeld: The process that holds its run is alive; nothing changed.
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    with _Mover(journal, handles, force=force, clock=clock) as mover:
+    async with _Mover(journal, handles, force=force, clock=clock) as mover:
         found = await mover.find(run, operation_id)
         _require_taken(found.past.operation, "discard")
         facts = {"reason": by.reason, "operator": by.operator}
@@ -150,7 +151,7 @@ async def sweep(
         operation_id: Its id.
         by: Who does it, and why.
         handles: Instance id to handle; those without one are asked by the next recovery.
-        force: Whether to take it from a controller that gives signs of life.
+        force: Whether to take its run from a process that is alive, which ends every verb there.
         clock: The clocks; None is the host's.
 
     Returns:
@@ -158,11 +159,11 @@ async def sweep(
 
     Raises:
         TransitionRefused: It has ended, or is not being cleaned up yet; nothing changed.
-        OperationHeld: Its controller is alive; nothing changed.
+        RunHeld: The process that holds its run is alive; nothing changed.
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    with _Mover(journal, handles, force=force, clock=clock) as mover:
+    async with _Mover(journal, handles, force=force, clock=clock) as mover:
         found = await mover.find(run, operation_id)
         operation = found.past.operation
         if not operation.cleaning:
@@ -197,7 +198,7 @@ async def mark_gone(
         instance: The instance whose actor is gone.
         by: Who says so, and why.
         handles: Instance id to handle; those without one are asked by the next recovery.
-        force: Whether to take it from a controller that gives signs of life.
+        force: Whether to take its run from a process that is alive, which ends every verb there.
         clock: The clocks; None is the host's.
 
     Returns:
@@ -207,11 +208,11 @@ async def mark_gone(
         TransitionRefused: The operation has ended, or the instance is not waited for; nothing
             changed.
         ValueError: The operation has no such instance; nothing changed.
-        OperationHeld: Its controller is alive; nothing changed.
+        RunHeld: The process that holds its run is alive; nothing changed.
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
     """
-    with _Mover(journal, handles, force=force, clock=clock) as mover:
+    async with _Mover(journal, handles, force=force, clock=clock) as mover:
         found = await mover.find(run, operation_id)
         operation, instance = found.past.operation, plain(instance)
         if instance not in operation.instances:
@@ -268,7 +269,7 @@ class _Found:
 
 
 class _Mover:
-    """Makes one move: claims the operation, and drives it until nobody need wait any more."""
+    """Makes one move: claims the run, and drives the operation until nobody need wait any more."""
 
     def __init__(
         self,
@@ -280,22 +281,24 @@ class _Mover:
     ) -> None:
         self._recorder = Recorder(
             journal,
-            owner=new_owner(command=True),
+            owner=holder_token(command=True),
             timeout_s=JOURNAL_TIMEOUT_S,
             heartbeat_s=COMMAND_TIMEOUT_S / HEARTBEATS_PER_TIMEOUT,
         )
         self._handles = plain_keys(handles or {}, "handles")
-        self._stale_s = None if force else OWNER_TIMEOUT_S
+        self._force = force
         self._clock = clock or SystemClock()
         self._driving: Scheduler | None = None
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        """Let the threads end where nothing goes on in the background."""
-        if self._driving is None or self._driving.ended:
-            self._recorder.let_go()
+    async def __aexit__(self, *_error: object) -> None:
+        """Give the run back, and leave what is left to do to whoever recovers it."""
+        if self._driving is not None:
+            self._driving.abandon()
+        await self._recorder.give_back()
+        self._recorder.let_go()
 
     async def find(self, run: str, operation_id: str) -> _Found:
         """Return an unfinished operation, or refuse; nothing is changed."""
@@ -323,7 +326,7 @@ class _Mover:
             row,
             self._recorder,
             self._handles,
-            stale_s=self._stale_s,
+            force=self._force,
             clock=self._clock,
             cancel_reference=cancel_remote,
             known=found.past,

@@ -28,9 +28,10 @@ from gymckpt.journal import Journal
 from gymckpt.recovery import HEARTBEATS_PER_TIMEOUT, Recovered, outcome_of, recover_all
 from gymckpt.running import Running
 from gymckpt.runtime.clock import Clock
+from gymckpt.runtime.holding import holder_token
 from gymckpt.runtime.instances import actors_of
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
+from gymckpt.runtime.worker import Recorder, open_recorder
 from gymckpt.superseding import superseded_by
 from gymckpt.topology import Inventory, to_facts
 
@@ -67,7 +68,7 @@ class Operations:
             run: The training run.
             journal: A journal or its URL; None is the default.
             journal_timeout_s: How long one journal call may take.
-            owner_timeout_s: How long a controller is silent before it counts as gone.
+            owner_timeout_s: How long this process must be silent to count as gone.
             clock: The two clocks.
             settings: What bounds an operation that is opened now.
             cancel_reference: Told of every reference that is no longer waited for.
@@ -84,7 +85,7 @@ class Operations:
         self._clock = clock
         self._settings = settings
         self._cancel_reference = cancel_reference
-        self._owner = new_owner()
+        self._owner = holder_token()
         self._recorder: Recorder | None = None
         self._opening: str | None = None
         self._sweeps: set[Running] = set()
@@ -214,7 +215,7 @@ class Operations:
         Settle what an earlier controller of this run left unfinished.
 
         Args:
-            force: Whether to take over from a controller that gives signs of life.
+            force: Whether to take the run from another process that is alive.
 
         Raises:
             JournalError: The journal cannot be read or written.
@@ -229,7 +230,6 @@ class Operations:
             self._handles,
             run=self.run,
             force=force,
-            owner_timeout_s=self.owner_timeout_s,
             clock=self._clock,
             cancel_reference=self._cancel_reference,
             but=self._own_ids,
@@ -325,6 +325,7 @@ class Operations:
         retire may follow the restore whose attempts it stops; those get an id of their own.
         """
         recorder = await self._required_recorder()
+        await recorder.hold(self.run)
         known = await recorder.run(lambda: recorder.journal.operation(self.run, wire_id))
         if known is None:
             return wire_id
@@ -344,12 +345,13 @@ class Operations:
         facts: Mapping[str, Any],
     ) -> Running:
         """
-        Make an operation and its opening durable.
+        Make an operation and its opening durable, in the run that this process holds.
 
         A caller that is cancelled meanwhile leaves nothing open behind, which only a recovery
         would find.
         """
         recorder = await self._required_recorder()
+        hold = await recorder.hold(self.run)
         settings = self._settings()
         opening = open_operation(
             moment=Moment(self._clock.wall_ts(), 0.0),
@@ -358,6 +360,7 @@ class Operations:
             chart=chart,
             instances=instances,
             settings=settings,
+            epoch=hold.epoch,
             facts={**facts, **actors_of({name: self._handles[name] for name in instances})},
         )
         scheduler = Scheduler(
@@ -399,6 +402,21 @@ class Operations:
             )
             self._recorder = self._recorder or opened
         return self._recorder
+
+    def close(self) -> None:
+        """
+        Give the run back and let the journal go.
+
+        Raises:
+            OperationOpen: A checkpoint or restore is open.
+        """
+        self.require_none_open("close the coordinator")
+        for scheduler in [*self._unsettled, *(one.scheduler for one in self._sweeps)]:
+            scheduler.abandon()
+        self._unsettled.clear()
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            (recorder.let_go if isinstance(self._journal, Journal) else recorder.close)()
 
     def require_none_open(self, wanted: str) -> None:
         """Raise OperationOpen where a checkpoint or restore is open, or is being opened."""

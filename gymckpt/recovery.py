@@ -1,10 +1,12 @@
 """
 Take over operations whose controller is gone, and bring each to its end (DESIGN, 12).
 
-An operation is claimed first, which fences whoever drove it, then replayed to where its log ends,
-then settled: what is not yet safe is given up, and every instance that may have been closed is
-reopened. The claim is refused while the owner is alive. Handles are needed only for instances that
-must still be reopened; those without one are named and rest until their lease horizon has passed.
+What is unfinished is read first; then the run is claimed, which fences whoever held it and is
+refused while that process is alive; then each operation is settled on its own: what is not yet safe
+is given up, and every instance that may have been closed is reopened. One whose log cannot be read
+is named, stops no other, and is fenced where its opening can be read: instances are told to resume
+its id. Handles are needed only for instances that must still be reopened; those without one are
+named and rest until their lease horizon has passed. What has settled is not read at all.
 """
 
 from __future__ import annotations
@@ -30,24 +32,24 @@ from gymckpt.core.settings import (
 from gymckpt.core.timing import unconfirmed_also
 from gymckpt.episodes import require_operation_id
 from gymckpt.errors import (
-    InvariantViolated,
+    JournalCorrupt,
     JournalError,
     JournalUnavailable,
-    OperationHeld,
-    ReplayDiverged,
+    RunHeld,
     sample,
     text_of,
 )
-from gymckpt.journal import Journal, OperationRow
-from gymckpt.journal.rules import check_claim
+from gymckpt.journal import Damaged, Journal, OperationRow
 from gymckpt.manifest import withdraw_gym_checkpoint_manifest
 from gymckpt.runtime.clock import Clock, SystemClock
+from gymckpt.runtime.holding import holder_token
 from gymckpt.runtime.instances import as_then, cancel_remote
 from gymckpt.runtime.past import Past, past_of
 from gymckpt.runtime.scheduler import Scheduler
-from gymckpt.runtime.worker import Recorder, new_owner, open_recorder
+from gymckpt.runtime.worker import Recorder, open_recorder
 from gymckpt.superseding import superseded_since
 from gymckpt.topology import from_facts
+from gymckpt.unreadable import Fencing, fence_unreadable
 
 __all__ = [
     "HEARTBEATS_PER_TIMEOUT",
@@ -69,9 +71,9 @@ class Recovered:
     chart: str
     outcome: Literal["settled", "unconfirmed", "held", "unreadable"]
     """`settled`: it has ended. `unconfirmed`: some instances are not confirmed open; they are tried
-    again while this process lives, and by the next recovery. `held`: its controller is alive.
-    `unreadable`: its log does not follow its chart, or this release does not have the chart in
-    that version; it was left alone."""
+    again while this process lives, and by the next recovery. `held`: another process, which is
+    alive, holds the run. `unreadable`: its log is damaged or does not follow its chart, or this
+    release does not have the chart in that version; nothing was recorded of it."""
     found_in: str
     """The state in which it was found."""
     state: str
@@ -80,10 +82,12 @@ class Recovered:
     """Instances that must be reopened and for which there is no handle."""
     unconfirmed: tuple[str, ...] = ()
     """Instances that have not confirmed that they are open, or that they retired attempts."""
+    fenced: tuple[str, ...] = ()
+    """Of an unreadable one, the instances that refuse its id from now on."""
     reason: str = ""
-    """Why it was left alone, where it was."""
-    held_by: OperationHeld | None = None
-    """Set where the outcome is `held`: who drives it, and the last sign of life."""
+    """Why it was not settled, where it was not."""
+    held_by: RunHeld | None = None
+    """Set where the outcome is `held`: which process holds the run, and since when."""
 
     @property
     def ended(self) -> bool:
@@ -118,17 +122,17 @@ async def recover(
     command: bool = False,
 ) -> tuple[Recovered, ...]:
     """
-    Settle every unfinished operation of a run whose controller is gone.
+    Settle every unfinished operation of a run whose holder is gone.
 
     Args:
         journal: The journal or its URL; None is the default one.
         handles: Instance id to handle; may lack instances that need not be reopened.
         run: The training run.
-        force: Whether to take over from controllers that give signs of life.
-        owner_timeout_s: How long after its last sign of life a controller counts as gone.
+        force: Whether to take the run from a process that is alive.
+        owner_timeout_s: How long this process must be silent to count as gone, while it holds it.
         journal_timeout_s: How long one journal call may take.
-        command: Whether the process ends when this returns, so that nothing goes on in it: whoever
-            comes next then waits for a few seconds only.
+        command: Whether the process ends when this returns, so that nothing goes on in it: the run
+            is given back.
 
     Returns:
         What came of each, in the order in which they were opened.
@@ -140,17 +144,20 @@ async def recover(
     """
     run = require_operation_id(run, "run")
     require_duration(owner_timeout_s, "owner_timeout_s")
-    owner = new_owner(command=command)
+    owner = holder_token(command=command)
     recorder = await open_recorder(
         journal,
         owner=owner,
         timeout_s=require_duration(journal_timeout_s, "journal_timeout_s"),
         heartbeat_s=gone_after_s(owner, owner_timeout_s) / HEARTBEATS_PER_TIMEOUT,
     )
-    found = await recover_all(
-        recorder, handles, run=run, force=force, owner_timeout_s=owner_timeout_s
-    )
-    if all(one.outcome != "unconfirmed" for one in found):  # else it goes on in the background
+    driven: list[Scheduler] = []
+    found = await recover_all(recorder, handles, run=run, force=force, adopt=driven.append)
+    left = any(one.outcome == "unconfirmed" for one in found)
+    if command or not left:  # else it goes on in the background
+        for scheduler in driven:
+            scheduler.abandon()
+        await recorder.give_back()
         (recorder.let_go if isinstance(journal, Journal) else recorder.close)()
     return found
 
@@ -161,7 +168,6 @@ async def recover_all(
     *,
     run: str,
     force: bool = False,
-    owner_timeout_s: float = OWNER_TIMEOUT_S,
     clock: Clock | None = None,
     cancel_reference: Callable[[Any], None] = cancel_remote,
     but: Callable[[], Iterable[str]] = tuple,
@@ -174,104 +180,173 @@ async def recover_all(
         recorder: The journal.
         handles: Instance id to handle.
         run: The training run.
-        force: Whether to take over from controllers that give signs of life.
-        owner_timeout_s: How long after its last sign of life a controller counts as gone.
+        force: Whether to take the run from a process that is alive.
         clock: The clocks; None is the host's.
         cancel_reference: Told of every reference that is no longer waited for.
-        but: Tells the operations that this process drives itself.
+        but: Tells the operations that the caller drives itself.
         adopt: Given what drives each operation that was taken over, before it begins.
 
     Raises:
         JournalError: The journal cannot be read or written; what can be taken over was settled.
     """
     await recorder.give_up_doubtful()
-    rows = await recorder.run(lambda: recorder.journal.operations(run, unfinished=True))
-    own = frozenset(but())  # only now: what was begun meanwhile is among the rows
-    taken: list[Scheduler | Recovered] = []
-    driven: list[Scheduler] = []
-    failures: list[JournalUnavailable] = []
+    recovery = _Recovery(recorder, handles, run, clock or SystemClock(), cancel_reference, adopt)
+    return await recovery.settle(force=force, but=but)
 
-    def adopt_held(scheduler: Scheduler) -> None:
-        """What is sent besides waits until every other operation has reopened its instances."""
-        driven.append(scheduler)
-        scheduler.is_held = lambda: any(
-            not (other.released or _only_insists(other)) for other in driven
-        )
-        adopt(scheduler)
 
-    for row in rows:
-        if row.operation_id in own:
-            continue
+class _Recovery:
+    """One recovery of a run: each of its operations on its own."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        handles: Mapping[str, Any],
+        run: str,
+        clock: Clock,
+        cancel_reference: Callable[[Any], None],
+        adopt: Callable[[Scheduler], None],
+    ) -> None:
+        self._recorder = recorder
+        self._handles = handles
+        self._run = run
+        self._clock = clock
+        self._cancel_reference = cancel_reference
+        self._adopt = adopt
+        self._pasts: dict[str, Past] = {}
+        self._driven: list[Scheduler] = []
+        self._unreadable: dict[str, str] = {}
+        """Operation to why its log cannot be read."""
+        self._failures: list[JournalUnavailable] = []
+
+    async def settle(
+        self, *, force: bool, but: Callable[[], Iterable[str]]
+    ) -> tuple[Recovered, ...]:
+        """Read, claim, and settle each operation."""
+        rows = await self._unfinished(but)
+        for row in rows:  # before the run is taken from whoever holds it
+            await self._read(row)
+        if not rows:
+            return ()
         try:
-            found = await _taken_over(
+            hold = await self._recorder.hold(self._run, force=force)
+        except RunHeld as held:
+            return tuple(self._left(row, "held", reason=str(held), held_by=held) for row in rows)
+        own = hold.own_ids
+        rows = [row for row in await self._unfinished(but) if row.operation_id not in own]
+        taken = [await self._taken_over(row, hold.epoch) for row in rows]
+        closing = [one for one in self._driven if not _only_insists(one)]
+        await asyncio.gather(*(one.until_released() for one in closing))
+        await asyncio.gather(*(_besides(one) for one in self._driven))
+        found = [
+            await self._outcome(row, one) if isinstance(one, Scheduler) else one
+            for row, one in zip(rows, taken, strict=True)
+        ]
+        if self._failures:
+            raise self._failures[0]
+        return tuple(one for one in found if one is not None)
+
+    async def _unfinished(self, but: Callable[[], Iterable[str]]) -> list[OperationRow | Damaged]:
+        journal = self._recorder.journal
+        rows = await self._recorder.run(lambda: journal.unfinished(self._run))
+        own = frozenset(but())  # only now: what was begun meanwhile is among the rows
+        return [row for row in rows if row.operation_id not in own]
+
+    async def _read(self, row: OperationRow | Damaged) -> None:
+        """Read the history of an operation as far as it goes now, or remember why not."""
+        name = row.operation_id
+        try:
+            if isinstance(row, Damaged):
+                raise JournalCorrupt(row.reason)
+            require_runnable(row.chart, row.chart_version)
+            known = self._pasts.get(name)
+            self._pasts[name] = await past_of(self._recorder, self._run, name, known=known)
+        except JournalUnavailable as error:
+            logger.error("operation %r cannot be recovered: %s", name, error)  # noqa: TRY400
+            self._failures.append(error)
+        except Exception as error:  # whatever a damaged log comes to, the others go on
+            logger.error("operation %r cannot be recovered: %s", name, text_of(error))  # noqa: TRY400
+            self._unreadable[name] = text_of(error)
+
+    async def _taken_over(
+        self, row: OperationRow | Damaged, epoch: int
+    ) -> Scheduler | Recovered | None:
+        """Begin to settle one operation, or say why it cannot be; None where it failed."""
+        failed = len(self._failures)
+        if row.operation_id not in self._unreadable:
+            await self._read(row)  # what came before the fence
+        if len(self._failures) > failed:
+            return None
+        if row.operation_id in self._unreadable or isinstance(row, Damaged):
+            return await self._fenced(row, self._unreadable[row.operation_id])
+        try:
+            taken = await _stand_in(
                 row,
-                recorder,
-                handles,
-                stale_s=None if force else owner_timeout_s,
-                clock=clock or SystemClock(),
-                cancel_reference=cancel_reference,
-                adopt=adopt_held,
+                self._pasts[row.operation_id],
+                epoch,
+                self._recorder,
+                self._handles,
+                self._clock,
+                self._cancel_reference,
             )
         except JournalUnavailable as error:
-            logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(error))  # noqa: TRY400
-            failures.append(error)
-        else:
-            taken.append(found)
-    await asyncio.gather(*(one.until_released() for one in driven if not _only_insists(one)))
-    await asyncio.gather(*(_besides(scheduler) for scheduler in driven))
-    if failures:
-        raise failures[0]
-    found_in = {row.operation_id: row.state for row in rows}
-    return tuple(
-        outcome_of(found, found_in[found.operation.operation_id], handles)
-        if isinstance(found, Scheduler)
-        else found
-        for found in taken
-    )
+            self._failures.append(error)
+            return None
+        except Exception as broken:  # what is only read to go on with it
+            logger.exception("operation %r cannot be recovered", row.operation_id)
+            return await self._fenced(row, text_of(broken))
+        self._adopt_held(taken.scheduler)
+        taken.go_on(self._recorder.owner)
+        return taken.scheduler
 
-
-async def _taken_over(
-    row: OperationRow,
-    recorder: Recorder,
-    handles: Mapping[str, Any],
-    *,
-    stale_s: float | None,
-    clock: Clock,
-    cancel_reference: Callable[[Any], None],
-    adopt: Callable[[Scheduler], None],
-) -> Scheduler | Recovered:
-    """Claim one operation and begin to settle it, or say why it was left alone."""
-    left_alone = Recovered(
-        operation_id=row.operation_id,
-        chart=row.chart,
-        outcome="held",
-        found_in=row.state,
-        state=row.state,
-    )
-    try:
-        require_runnable(row.chart, row.chart_version)  # before it is taken from who can
-    except ValueError as unknown:
-        logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(unknown))  # noqa: TRY400
-        return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(unknown))
-    try:
-        taken = await claimed(
-            row,
-            recorder,
-            handles,
-            stale_s=stale_s,
-            clock=clock,
-            cancel_reference=cancel_reference,
+    def _adopt_held(self, scheduler: Scheduler) -> None:
+        """What is sent besides waits until every other operation has reopened its instances."""
+        self._driven.append(scheduler)
+        scheduler.is_held = lambda: any(
+            not (other.released or _only_insists(other)) for other in self._driven
         )
-    except OperationHeld as held:
-        return attrs.evolve(left_alone, reason=str(held), held_by=held)
-    except JournalUnavailable:
-        raise
-    except (ReplayDiverged, InvariantViolated, JournalError) as broken:
-        logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(broken))  # noqa: TRY400
-        return attrs.evolve(left_alone, outcome="unreadable", reason=text_of(broken))
-    adopt(taken.scheduler)
-    taken.go_on(recorder.owner)
-    return taken.scheduler
+        self._adopt(scheduler)
+
+    async def _outcome(self, row: OperationRow | Damaged, scheduler: Scheduler) -> Recovered:
+        fault = scheduler.fault
+        if scheduler.stopped and fault is not None and not isinstance(fault, JournalError):
+            return await self._fenced(row, text_of(fault))
+        return outcome_of(scheduler, row.state, self._handles)
+
+    async def _fenced(self, row: OperationRow | Damaged, reason: str) -> Recovered:
+        """Fence an operation that cannot be settled, where its opening says whom to tell what."""
+        fencing = Fencing()
+        try:
+            fencing = await fence_unreadable(
+                self._recorder,
+                self._run,
+                row.operation_id,
+                self._handles,
+                clock=self._clock,
+                cancel_reference=self._cancel_reference,
+            )
+        except Exception as error:  # its opening is damaged too, or the journal is gone
+            logger.warning("operation %r cannot be fenced: %s", row.operation_id, text_of(error))
+            reason = f"{reason}; it is not fenced: {text_of(error)}"
+        return self._left(
+            row,
+            "unreadable",
+            reason=reason + fencing.advice,
+            fenced=fencing.fenced,
+            unconfirmed=fencing.unconfirmed,
+            missing=fencing.missing,
+        )
+
+    def _left(
+        self, row: OperationRow | Damaged, outcome: Literal["held", "unreadable"], **told: Any
+    ) -> Recovered:
+        return Recovered(
+            operation_id=row.operation_id,
+            chart=row.chart,
+            outcome=outcome,
+            found_in=row.state,
+            state=row.state,
+            **told,
+        )
 
 
 def _only_insists(scheduler: Scheduler) -> bool:
@@ -287,11 +362,11 @@ async def _besides(scheduler: Scheduler) -> None:
 
 @attrs.frozen
 class Claimed:
-    """An operation that was claimed and stands ready to go on."""
+    """An operation whose run was claimed, and that stands ready to go on."""
 
     scheduler: Scheduler
     epoch: int
-    """The epoch that the claim gave."""
+    """The epoch with which the run is held."""
     superseded: tuple[JsonFacts, ...]
     """What later restores have taken over from it."""
 
@@ -305,21 +380,21 @@ async def claimed(
     recorder: Recorder,
     handles: Mapping[str, Any],
     *,
-    stale_s: float | None,
+    force: bool,
     clock: Clock,
     cancel_reference: Callable[[Any], None],
     known: Past | None = None,
 ) -> Claimed:
     """
-    Claim one operation and stand ready to go on with it; nothing is sent or recorded yet.
+    Claim the run of one operation and stand ready to go on with it; nothing is sent or recorded.
 
-    Its history is read before, so that none that cannot be read is taken from who drives it.
+    Its history is read before, so that no run is taken from anybody for what cannot be read.
 
     Args:
         row: The operation.
         recorder: The journal.
         handles: Instance id to handle.
-        stale_s: How long its controller must have been silent; None to take it over anyway.
+        force: Whether to take the run from a process that is alive.
         clock: The two clocks.
         cancel_reference: Told of every reference that is no longer waited for.
         known: What its history comes to, as far as it was read before.
@@ -328,18 +403,29 @@ async def claimed(
         What drives it.
 
     Raises:
-        OperationHeld: Its controller is alive; nothing changed.
+        RunHeld: Another process holds the run and is alive; nothing changed.
         ReplayDiverged: Its log does not follow its chart.
         InvariantViolated: Its log breaks a promise of the design.
         JournalError: The journal cannot be read or written.
     """
-    journal, run, operation_id = recorder.journal, row.run, row.operation_id
-    await recorder.run(lambda: _require_silent(journal, run, operation_id, stale_s))
+    run, operation_id = row.run, row.operation_id
     past = await past_of(recorder, run, operation_id, known=known)
-    epoch = await recorder.run(
-        lambda: journal.claim(run, operation_id, owner=recorder.owner, stale_s=stale_s)
-    )
+    hold = await recorder.hold(run, force=force)
     past = await past_of(recorder, run, operation_id, known=past)  # what came before the fence
+    return await _stand_in(row, past, hold.epoch, recorder, handles, clock, cancel_reference)
+
+
+async def _stand_in(
+    row: OperationRow,
+    past: Past,
+    epoch: int,
+    recorder: Recorder,
+    handles: Mapping[str, Any],
+    clock: Clock,
+    cancel_reference: Callable[[Any], None],
+) -> Claimed:
+    """Return what goes on with an operation of which only its history is left."""
+    journal = recorder.journal
     superseded = await recorder.run(lambda: superseded_since(journal, row, past.operation))
     scheduler = Scheduler(
         attrs.evolve(past.operation, epoch=epoch, at_s=past.clock_s(clock.wall_ts())),
@@ -350,13 +436,6 @@ async def claimed(
         cancel_reference=cancel_reference,
     )
     return Claimed(scheduler, epoch, superseded)
-
-
-def _require_silent(journal: Journal, run: str, operation_id: str, stale_s: float | None) -> None:
-    """Raise OperationHeld where a claim would, before a long history is read in vain."""
-    held = journal.operation(run, operation_id)
-    if held is not None and stale_s is not None:
-        check_claim(held, journal.silent_s(run, operation_id), stale_s)
 
 
 def _calls_of(operation: OperationState) -> Calls:

@@ -15,9 +15,8 @@ from typing import Any
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState, opened
-from gymckpt.core.replay import BAD_FACTS
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import JournalError, JournalUnavailable, text_of
+from gymckpt.errors import JournalUnavailable, text_of
 from gymckpt.journal import Journal, OperationRow, Selection
 from gymckpt.topology import to_facts
 
@@ -83,7 +82,7 @@ def _later_restores(journal: Journal, row: OperationRow) -> Iterator[OperationSt
                 yield opened(entries[0])
         except JournalUnavailable:
             raise
-        except (JournalError, *BAD_FACTS) as broken:
+        except Exception as broken:  # whatever a damaged opening comes to
             logger.warning("restore %r is unreadable: %s", other.operation_id, text_of(broken))
 
 

@@ -25,7 +25,7 @@ from rich.segment import Segment
 from gymckpt.errors import (
     JournalCorrupt,
     JournalError,
-    OperationHeld,
+    RunHeld,
     did_you_mean,
     text_of,
 )
@@ -128,7 +128,7 @@ def answering() -> Iterator[None]:
         raise
     except JournalCorrupt as error:
         leave(str(error), PROBLEM_FOUND)
-    except OperationHeld as error:
+    except RunHeld as error:
         leave(f"{error} (--force)", CANNOT_ANSWER)
     except (JournalError, ValueError, OSError) as error:
         leave(text_of(error), CANNOT_ANSWER)

@@ -22,8 +22,10 @@ __all__ = [
     "SWEEP_CALLS",
     "RetryPolicy",
     "Settings",
+    "bare_owner",
     "gone_after_s",
     "owner_saying",
+    "same_owner",
 ]
 
 RENEW = "renew"
@@ -58,11 +60,11 @@ def owner_saying(owner: str, timeout_s: float) -> str:
 
     Args:
         owner: Its token; an operator's command gives signs of life at a known pace, and says none.
-        timeout_s: How long it must be silent to count as gone; at most `OWNER_TIMEOUT_S` counts.
+        timeout_s: How long it must be silent to count as gone.
     """
     if owner.endswith(COMMAND):
         return owner
-    return f"{owner}:{min(timeout_s, OWNER_TIMEOUT_S):g}s"
+    return f"{owner}:{timeout_s:g}s"
 
 
 def gone_after_s(owner: str, timeout_s: float = OWNER_TIMEOUT_S) -> float:
@@ -78,6 +80,16 @@ def gone_after_s(owner: str, timeout_s: float = OWNER_TIMEOUT_S) -> float:
         return COMMAND_TIMEOUT_S
     given = _GIVEN.search(owner)
     return timeout_s if given is None else max(timeout_s, float(given[1]))
+
+
+def same_owner(one: str, other: str) -> bool:
+    """Whether two tokens are of one owner, whatever each says of how long it may be silent."""
+    return bare_owner(one) == bare_owner(other)
+
+
+def bare_owner(owner: str) -> str:
+    """Return a token without what it says of how long its owner may be silent."""
+    return _GIVEN.sub("", owner)
 
 
 RENEW_INTERVAL_MIN_S = 0.01

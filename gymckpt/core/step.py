@@ -79,6 +79,7 @@ def open_operation(
     instances: Iterable[str],
     settings: Settings,
     facts: JsonFacts,
+    epoch: int = 1,
 ) -> Step:
     """
     Begin an operation: name it, and send nothing.
@@ -91,6 +92,7 @@ def open_operation(
         instances: The instances that it concerns, in the order in which they are asked.
         settings: What bounds it.
         facts: What recovery must know besides, such as `wire_id`, `call` or `inventory`.
+        epoch: With which the run is held.
 
     Raises:
         TypeError: An instance's id is no text.
@@ -102,7 +104,7 @@ def open_operation(
         run=run,
         operation_id=operation_id,
         seq=1,
-        epoch=1,
+        epoch=epoch,
         ts=moment.ts,
         at_s=moment.at_s,
         trigger=OPEN_TRIGGER,

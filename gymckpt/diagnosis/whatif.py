@@ -27,7 +27,7 @@ from gymckpt.diagnosis.retelling import AskKey, Past, Retold, Tale
 from gymckpt.diagnosis.upcoming import running_timers
 from gymckpt.diagnosis.words import duration
 from gymckpt.journal.memory import MemoryJournal
-from gymckpt.journal.rules import Opening, operation_from
+from gymckpt.journal.rules import Opening, RunRow, operation_from
 from gymckpt.runtime.scheduler import Scheduler
 from gymckpt.runtime.virtual import VirtualClock, VirtualLoop, run_virtually
 from gymckpt.runtime.worker import Recorder
@@ -44,6 +44,8 @@ LIMIT_S = 24 * 3600.0
 """How much time of the operation is run through at the most."""
 
 OWNER = "what-if"
+RECOVERING = "what-if-recovering"
+"""Who holds the run: first, and after a crash."""
 
 JOURNAL_TIMEOUT_S = 10.0
 
@@ -252,8 +254,8 @@ class _Stage:
         body = _Body(self._past, scheduler, loop, over, driven=self._crash is None)
         scheduler.on_moved = body.look
         if self._crash is not None:
-            epoch = journal.claim(operation.run, operation.operation_id, owner=OWNER)
-            scheduler.take_over(epoch, OWNER)
+            epoch = journal.claim(operation.run, holder=RECOVERING, force=True)
+            scheduler.take_over(epoch, RECOVERING)
         else:
             scheduler.pick_up(self._under_way())
             body.look()
@@ -275,6 +277,15 @@ class _Stage:
             opening, entries, epoch=operation.epoch, owner=OWNER, settled=operation.settled
         )
         journal.insert_operation(row, entries)
+        last_ts = entries[-1].ts
+        journal.store.runs[operation.run] = RunRow(
+            run=operation.run,
+            epoch=operation.epoch,
+            holder=OWNER,
+            since_ts=last_ts,
+            beats=1,
+            beat_ts=last_ts,
+        )
 
     def _under_way(self) -> Iterator[Effect]:
         """Yield what the controller had under way after the last entry that is kept."""

@@ -14,14 +14,24 @@ never change.
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from types import TracebackType
 from typing import Self
 
 from gymckpt.core.entry import Entry
+from gymckpt.episodes import require_operation_id
+from gymckpt.errors import Fenced, JournalCorrupt, text_of
 from gymckpt.journal.entry import TAGS, Row, decode_outline, decode_row, require_name
 from gymckpt.journal.fields import INT_MAX, require_count
-from gymckpt.journal.records import Opening, OperationRow, Selection, may_exist
+from gymckpt.journal.records import (
+    Damaged,
+    Opening,
+    OperationRow,
+    RunRow,
+    Selection,
+    is_operation_id,
+    may_exist,
+)
 from gymckpt.journal.rules import (
     Batch,
     check_read,
@@ -31,7 +41,10 @@ from gymckpt.journal.rules import (
 )
 from gymckpt.values import plain
 
-__all__ = ["Batch", "Journal", "Opening", "OperationRow", "Selection"]
+__all__ = ["Batch", "Damaged", "Journal", "Opening", "OperationRow", "RunRow", "Selection"]
+
+UNSAID = "-"
+"""The owner in the row of an opening, until the store says who holds the run."""
 
 _INSTANCE_COLUMN = TAGS.index("inst")
 
@@ -46,16 +59,22 @@ class Journal(abc.ABC):
     """Whether calls may wait for a disk, a network or a lock; False: they may run on an event loop.
     Every store gives it."""
 
-    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+    @property
+    def shared_as(self) -> Hashable:
+        """What is equal for two journals of this process exactly if they hold the same runs."""
+        return self.url
+
+    def open_operation(self, opening: Opening, entries: Sequence[Entry]) -> None:
         """
-        Record a new operation with epoch 1 and its first entries, in one transaction.
+        Record a new operation with its first entries, in one transaction.
 
         Args:
             opening: What the operation is.
-            entries: Its first entries, seq 1, 2, …, all of epoch 1; the first opens it.
-            owner: A token of the controller that drives it.
+            entries: Its first entries, seq 1, 2, …, all of the epoch with which the run is held;
+                the first opens it.
 
         Raises:
+            Fenced: Another epoch holds the run, or nobody has claimed it.
             OperationIdUsed: The run has an operation of this id, be it open, settled, or one that
                 this very call recorded before its answer was lost: nothing was sent for it, so a
                 new id is the way on, and recovery settles the old one.
@@ -65,11 +84,17 @@ class Journal(abc.ABC):
             JournalCorrupt: The store is damaged.
         """
         rows = encoded(entries)
-        self._insert(operation_from(opening, entries, epoch=1, owner=owner, settled=False), rows)
+        epoch = entries[0].epoch if entries else 1
+        row = operation_from(opening, entries, epoch=epoch, owner=UNSAID, settled=False)
+        if any(entry.epoch != epoch for entry in entries):
+            raise ValueError(f"operation {row.operation_id!r}: its first entries are of two epochs")
+        self._insert(row, rows, driven=True)
 
     def insert_operation(self, operation: OperationRow, entries: Sequence[Entry]) -> None:
         """
         Record a whole operation as another journal has it, in one transaction.
+
+        Nobody need hold its run for that.
 
         Args:
             operation: The operation, in any state and epoch.
@@ -101,7 +126,7 @@ class Journal(abc.ABC):
                 f"and entry {row.last_seq}, its row says {operation.state!r} and "
                 f"{operation.last_seq}"
             )
-        self._insert(operation, rows)
+        self._insert(operation, rows, driven=False)
 
     def append(
         self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool = False
@@ -121,9 +146,9 @@ class Journal(abc.ABC):
                 settled stays so, whatever is appended later.
 
         Raises:
-            Fenced: Another epoch holds the operation: it was claimed, or this epoch was never
-                granted. Of a repeated batch it may mean that the batch had landed before the
-                claim; the writer stops in any case.
+            Fenced: Another epoch holds the run: it was claimed or given back, or this epoch was
+                never granted. Of a repeated batch it may mean that the batch had landed before
+                the claim; the writer stops in any case.
             JournalConflict: The epoch is right, but the journal ends before `expected_seq`, or
                 goes on after it with other entries. Nothing was stored.
             ValueError: The batch is malformed; no store was touched.
@@ -136,73 +161,102 @@ class Journal(abc.ABC):
         batch = Batch.of(entries, expected_seq=expected_seq, epoch=epoch, settled=settled)
         self._append(batch)
 
-    def heartbeat(self, run: str, operation_id: str, *, epoch: int) -> None:
+    def claim(
+        self, run: str, *, holder: str, unmoved: RunRow | None = None, force: bool = False
+    ) -> int:
         """
-        Give a sign of life of the controller that drives an operation, by the store's clock.
+        Take a run: raise its epoch by one, in one transaction, which fences whoever held it.
 
-        Opening an operation and claiming it give one too.
+        Who holds it already is given the present epoch, so that a claim whose answer was lost is
+        simply repeated, and several controllers of one process share it.
+
+        Args:
+            run: The run, new or known.
+            holder: A token of the process that holds it from now on.
+            unmoved: What `held` has returned again and again, for as long as its holder may be
+                silent: it counts as gone, if the row is still the same.
+            force: Whether to take the run from a holder that is alive.
+
+        Returns:
+            The epoch with which everything of the run is recorded from now on.
+
+        Raises:
+            RunHeld: Another process holds it and is not known to be gone; nothing changed.
+            ValueError: The run or the holder is malformed; no store was touched.
+            JournalUnavailable: As for `append`.
+            JournalCorrupt: The store is damaged.
+        """
+        require_operation_id(run, "run")
+        try:
+            require_name(holder)
+        except ValueError as error:
+            raise ValueError(f"holder {error}") from error
+        return self._claim(run, holder, unmoved, force)
+
+    def heartbeat(self, run: str, *, epoch: int) -> None:
+        """
+        Say that the holder of a run is alive; claiming it says so too.
 
         Args:
             run: The run.
-            operation_id: The operation.
-            epoch: The epoch that this controller drives it with.
+            epoch: The epoch with which it is held.
 
         Raises:
-            Fenced: Another controller has taken the operation over.
+            Fenced: Another process has taken the run over, or it was given back.
             JournalUnavailable: As for `append`.
-            JournalError: There is no such operation.
         """
-        if not may_exist(run, operation_id):
-            raise unknown_operation(run, operation_id)
-        self._heartbeat(plain(run), plain(operation_id), epoch)
+        if not is_operation_id(run):
+            raise Fenced(text_of(run)[:150], epoch, 0, "")
+        self._heartbeat(plain(run), epoch)
 
-    def silent_s(self, run: str, operation_id: str) -> float | None:
+    def release(self, run: str, *, epoch: int) -> None:
         """
-        Return how long ago an operation's controller gave a sign of life.
+        Give a run back: it has no holder then, nothing is recorded, and whoever comes next claims.
+
+        A run that another epoch holds, or nobody, is left as it is.
+
+        Args:
+            run: The run.
+            epoch: The epoch with which it was held.
+
+        Raises:
+            JournalUnavailable: As for `append`.
+        """
+        if is_operation_id(run):
+            self._release(run, epoch)
+
+    def held(self, run: str) -> RunRow | None:
+        """
+        Return who holds a run, with its heartbeat; None where nobody has claimed it yet.
+
+        Raises:
+            JournalCorrupt: The row is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+        return self._held(run) if is_operation_id(run) else None
+
+    def runs(self) -> tuple[RunRow, ...]:
+        """
+        Return the runs that were claimed at some time, by name.
+
+        Raises:
+            JournalCorrupt: A row is damaged.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+        return tuple(sorted(self._runs(), key=lambda row: row.run))
+
+    def silent_s(self, run: str) -> float | None:
+        """
+        Return how old the last heartbeat of a run's holder is.
 
         Returns:
-            Seconds by the store's clock; None where there is no such operation, or it was written
-            before controllers gave any.
+            Seconds by the store's clock, for people: see `RunRow.beats`. None where nobody holds
+            the run.
 
         Raises:
             JournalUnavailable: Locked past the timeout, gone, or closed.
         """
-        known = may_exist(run, operation_id)
-        return self._silent_s(plain(run), plain(operation_id)) if known else None
-
-    def claim(
-        self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
-    ) -> int:
-        """
-        Take an operation over: raise its epoch by one, in one transaction.
-
-        Whoever drove it is fenced from then on. A claim whose answer was lost is simply repeated;
-        an epoch that nobody uses does no harm.
-
-        Args:
-            run: The run.
-            operation_id: The operation, in any state.
-            owner: A token of the controller that drives it from now on.
-            stale_s: How long its controller must have been silent, an operator's command less
-                long (`gone_after_s`); None to take it over whatever its controller does.
-
-        Returns:
-            The new epoch.
-
-        Raises:
-            OperationHeld: Its controller gave a sign of life within `stale_s`; nothing changed.
-            ValueError: The owner is no short printable word; no store was touched.
-            JournalUnavailable: As for `append`.
-            JournalCorrupt: The store is damaged.
-            JournalError: There is no such operation.
-        """
-        try:
-            owner = require_name(owner)
-        except ValueError as error:
-            raise ValueError(f"owner {error}") from error
-        if not may_exist(run, operation_id):
-            raise unknown_operation(run, operation_id)
-        return self._claim(plain(run), plain(operation_id), owner, stale_s)
+        return self._silent_s(plain(run)) if is_operation_id(run) else None
 
     def read(
         self, run: str, operation_id: str, *, after_seq: int = 0, at_most: int | None = None
@@ -304,6 +358,35 @@ class Journal(abc.ABC):
         """
         return self.select(Selection(run=run, unfinished=unfinished))
 
+    def unfinished(self, run: str) -> tuple[OperationRow | Damaged, ...]:
+        """
+        Return the operations of a run that have not settled, by the time of their opening.
+
+        Rows that are damaged come last, and keep nobody from the others.
+
+        Raises:
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+        """
+        selection = Selection(run=run, unfinished=True)
+        found = self._unfinished(selection) if selection.possible else ()
+        rows = [row for row in found if isinstance(row, OperationRow)]
+        rows.sort(key=lambda row: (row.opened_ts, row.operation_id))
+        return (*rows, *(row for row in found if isinstance(row, Damaged)))
+
+    def opening(self, run: str, operation_id: str) -> Entry:
+        """
+        Return the first entry of an operation, whatever is damaged behind it.
+
+        Raises:
+            JournalCorrupt: It is damaged, or not there.
+            JournalUnavailable: Locked past the timeout, gone, or closed.
+            JournalError: A newer release wrote it.
+        """
+        rows = self._first_rows(run, operation_id) if may_exist(run, operation_id) else ()
+        for row in rows:
+            return decode_row(row)
+        raise JournalCorrupt(f"operation {operation_id!r:.150} has no opening entry")
+
     def select(self, selection: Selection) -> tuple[OperationRow, ...]:
         """
         Return the rows of the operations that are meant, by the time at which they were opened.
@@ -363,29 +446,53 @@ class Journal(abc.ABC):
     def _select(self, selection: Selection) -> Sequence[OperationRow]:
         """Return those that `selection.has`, in any order; of them only the `latest`, if given."""
 
+    def _unfinished(self, selection: Selection) -> Sequence[OperationRow | Damaged]:
+        """Return what `_select` does, with what is said of each row that is damaged."""
+        return self._select(selection)
+
+    def _first_rows(self, run: str, operation_id: str) -> Sequence[Row]:
+        """Return the first row of an operation, if it is there; its operation need not be."""
+        return self._read(run, operation_id, 0, 1)[1]
+
     @abc.abstractmethod
     def _remove(self, run: str, operation_id: str) -> None:
         """Remove the operation if it has settled, or raise `unfinished`; remember its id."""
 
     @abc.abstractmethod
-    def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
-        """Store a new operation and its rows, or raise `id_used`."""
+    def _insert(self, operation: OperationRow, rows: Sequence[Row], *, driven: bool) -> None:
+        """
+        Store a new operation and its rows, or raise `id_used`.
+
+        One that is `driven` also has to pass `check_epoch`, and its owner is the run's holder.
+        """
 
     @abc.abstractmethod
     def _append(self, batch: Batch) -> None:
         """Store what `remaining` returns, and move the operation's row with it."""
 
     @abc.abstractmethod
-    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
-        """Raise the epoch, or raise what `check_claim` or `unknown_operation` says."""
+    def _claim(self, run: str, holder: str, unmoved: RunRow | None, force: bool) -> int:
+        """Store what `claimed_epoch` returns, with a heartbeat, or raise what it raises."""
 
     @abc.abstractmethod
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
-        """Store a sign of life, or raise what `fenced` returns."""
+    def _heartbeat(self, run: str, epoch: int) -> None:
+        """Count one more heartbeat, or raise what `check_epoch` raises."""
 
     @abc.abstractmethod
-    def _silent_s(self, run: str, operation_id: str) -> float | None:
-        """Return the age of the last sign of life."""
+    def _release(self, run: str, epoch: int) -> None:
+        """Leave the run without a holder, if this epoch holds it."""
+
+    @abc.abstractmethod
+    def _held(self, run: str) -> RunRow | None:
+        """Return the run, or None."""
+
+    @abc.abstractmethod
+    def _runs(self) -> Sequence[RunRow]:
+        """Return all runs, in any order."""
+
+    @abc.abstractmethod
+    def _silent_s(self, run: str) -> float | None:
+        """Return the age of the last heartbeat; None where nobody holds the run."""
 
     @abc.abstractmethod
     def _operation(self, run: str, operation_id: str) -> OperationRow | None:

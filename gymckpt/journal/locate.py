@@ -8,6 +8,7 @@ The databases are imported only when one is opened.
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -20,7 +21,9 @@ from gymckpt.errors import text_of
 from gymckpt.journal.base import Journal
 from gymckpt.journal.memory import MemoryJournal
 
-__all__ = ["default_run", "open_journal"]
+__all__ = ["default_run", "open_journal", "warn_of_generated"]
+
+logger = logging.getLogger("gymckpt.journal")
 
 JOURNAL_VARIABLE = "GYMCKPT_JOURNAL"
 RUN_VARIABLE = "GYMCKPT_RUN"
@@ -110,6 +113,24 @@ def default_run() -> str:
         return require_operation_id(named, f"the run in ${RUN_VARIABLE}")
     today = datetime.datetime.now(datetime.UTC).date()
     return require_operation_id(f"run-{today.isoformat()}-{uuid.uuid4().hex[:12]}")
+
+
+def warn_of_generated(run: str) -> None:
+    """
+    Say in the log, where nobody has named a run, what that name does not protect from.
+
+    Args:
+        run: The name that was generated.
+    """
+    if os.environ.get(RUN_VARIABLE):
+        return
+    logger.warning(
+        "nobody has named this run, so it is %s: another process, or the same trainer started "
+        "again, gets another name and is not kept from driving the same actors; give run=, or set "
+        "$%s",
+        run,
+        RUN_VARIABLE,
+    )
 
 
 def _default_place() -> str | Path:

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import attrs
 
 from gymckpt.errors import JournalUnavailable
-from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
+from gymckpt.journal.base import Batch, Journal, OperationRow, RunRow, Selection
 from gymckpt.journal.entry import TAGS, Row
 from gymckpt.journal.rules import (
-    check_claim,
-    fenced,
+    check_epoch,
+    claimed_epoch,
     id_used,
     remaining,
     unfinished,
-    unknown_operation,
 )
 
 __all__ = ["MemoryJournal", "MemoryStore"]
@@ -35,19 +34,19 @@ _INSTANCE_COLUMN = TAGS.index("inst")
 class MemoryStore:
     """What several memory journals share; nothing of it survives the process."""
 
-    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, now_s: Callable[[], float] = time.time) -> None:
         """
         Make an empty store.
 
         Args:
-            now_s: The clock by which the silence of controllers is measured.
+            now_s: The clock by which heartbeats are dated.
         """
         self.now_s = now_s
         self.lock = threading.Lock()
         self.operations: dict[_Key, OperationRow] = {}
         self.rows: dict[_Key, list[Row]] = {}
         self.removed: set[_Key] = set()
-        self.beats_s: dict[_Key, float] = {}
+        self.runs: dict[str, RunRow] = {}
 
 
 class MemoryJournal(Journal):
@@ -65,6 +64,11 @@ class MemoryJournal(Journal):
         """
         self._store = MemoryStore() if store is None else store
         self._closed = False
+
+    @property
+    def shared_as(self) -> Hashable:
+        """The same for all journals on one store."""
+        return self.url, id(self._store)
 
     @property
     def store(self) -> MemoryStore:
@@ -100,18 +104,19 @@ class MemoryJournal(Journal):
             if not held.settled:
                 raise unfinished(held)
             del self._store.operations[key], self._store.rows[key]
-            self._store.beats_s.pop(key, None)
             self._store.removed.add(key)
 
-    def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
+    def _insert(self, operation: OperationRow, rows: Sequence[Row], *, driven: bool) -> None:
         self._require_open()
         key = (operation.run, operation.operation_id)
         with self._store.lock:
             held = self._store.operations.get(key)
             if held is not None or key in self._store.removed:
                 raise id_used(held, *key)
+            if driven:
+                run = check_epoch(self._store.runs.get(key[0]), key[0], operation.epoch)
+                operation = attrs.evolve(operation, owner=run.holder)
             self._store.rows[key] = list(rows)
-            self._store.beats_s[key] = self._store.now_s()
             self._store.operations[key] = operation
 
     def _append(self, batch: Batch) -> None:
@@ -120,11 +125,14 @@ class MemoryJournal(Journal):
         with self._store.lock:
             held = self._store.operations.get(key)
             stored = self._store.rows.get(key, [])
-            rows = remaining(batch, held, lambda: stored[batch.expected_seq : batch.last_seq])
-            if held is None or not rows:
+            run = self._store.runs.get(batch.run)
+            rows = remaining(batch, run, held, lambda: stored[batch.expected_seq : batch.last_seq])
+            if held is None or run is None or not rows:
                 return
             moved = attrs.evolve(
                 held,
+                epoch=batch.epoch,
+                owner=run.holder,
                 state=batch.state or held.state,
                 settled=batch.settled or held.settled,
                 last_seq=batch.last_seq,
@@ -133,36 +141,58 @@ class MemoryJournal(Journal):
             stored.extend(rows)
             self._store.operations[key] = moved
 
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
-        self._require_open()
-        key = (run, operation_id)
-        with self._store.lock:
-            held = self._store.operations.get(key)
-            if held is None or held.epoch != epoch:
-                raise fenced(held, run, operation_id, epoch)
-            self._store.beats_s[key] = self._store.now_s()
-
-    def _silent_s(self, run: str, operation_id: str) -> float | None:
+    def _claim(self, run: str, holder: str, unmoved: RunRow | None, force: bool) -> int:
         self._require_open()
         with self._store.lock:
-            return self._age_s((run, operation_id))
+            held, now_s = self._store.runs.get(run), self._store.now_s()
+            of_run = [row for key, row in self._store.operations.items() if key[0] == run]
+            epoch = claimed_epoch(
+                held,
+                max((row.epoch for row in of_run), default=0),
+                holder,
+                age_s=0.0 if held is None else now_s - held.beat_ts,
+                unmoved=unmoved,
+                force=force,
+            )
+            is_new = held is None or held.epoch != epoch
+            self._store.runs[run] = RunRow(
+                run=run,
+                epoch=epoch,
+                holder=holder if held is None or is_new else held.holder,
+                since_ts=now_s if held is None or is_new else held.since_ts,
+                beats=1 if held is None else held.beats + 1,
+                beat_ts=now_s,
+            )
+            return epoch
 
-    def _age_s(self, key: _Key) -> float | None:
-        beat_s = self._store.beats_s.get(key)
-        return None if beat_s is None else self._store.now_s() - beat_s
-
-    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
+    def _heartbeat(self, run: str, epoch: int) -> None:
         self._require_open()
-        key = (run, operation_id)
         with self._store.lock:
-            held = self._store.operations.get(key)
-            if held is None:
-                raise unknown_operation(run, operation_id)
-            check_claim(held, self._age_s(key), stale_s)
-            self._store.beats_s[key] = self._store.now_s()
-            claimed = attrs.evolve(held, epoch=held.epoch + 1, owner=owner)
-            self._store.operations[key] = claimed
-            return claimed.epoch
+            held = check_epoch(self._store.runs.get(run), run, epoch)
+            self._store.runs[run] = attrs.evolve(
+                held, beats=held.beats + 1, beat_ts=self._store.now_s()
+            )
+
+    def _release(self, run: str, epoch: int) -> None:
+        self._require_open()
+        with self._store.lock:
+            held = self._store.runs.get(run)
+            if held is not None and held.holder and held.epoch == epoch:
+                self._store.runs[run] = attrs.evolve(held, holder="", since_ts=self._store.now_s())
+
+    def _held(self, run: str) -> RunRow | None:
+        self._require_open()
+        with self._store.lock:
+            return self._store.runs.get(run)
+
+    def _runs(self) -> Sequence[RunRow]:
+        self._require_open()
+        with self._store.lock:
+            return tuple(self._store.runs.values())
+
+    def _silent_s(self, run: str) -> float | None:
+        held = self._held(run)
+        return self._store.now_s() - held.beat_ts if held is not None and held.holder else None
 
     def _operation(self, run: str, operation_id: str) -> OperationRow | None:
         self._require_open()

@@ -9,19 +9,33 @@ import attrs
 
 from gymckpt.episodes import require_operation_id
 from gymckpt.journal.entry import require_count, require_name, require_seconds
+from gymckpt.journal.fields import require_source
 from gymckpt.values import plain
 
-__all__ = ["Opening", "OperationRow", "Selection", "checked_field", "may_exist"]
+__all__ = [
+    "Damaged",
+    "Opening",
+    "OperationRow",
+    "RunRow",
+    "Selection",
+    "checked_field",
+    "is_operation_id",
+    "may_exist",
+]
 
 
-def may_exist(run: str, operation_id: str) -> bool:
-    """Whether an operation can have these ids; no store is asked about others."""
+def is_operation_id(value: str) -> bool:
+    """Whether a run or an operation can have this id; no store is asked about others."""
     try:
-        require_operation_id(run)
-        require_operation_id(operation_id)
+        require_operation_id(value)
     except (TypeError, ValueError):
         return False
     return True
+
+
+def may_exist(run: str, operation_id: str) -> bool:
+    """Whether an operation can have these ids."""
+    return is_operation_id(run) and is_operation_id(operation_id)
 
 
 def checked_field(require: Callable[[object], Any]) -> Any:
@@ -66,6 +80,8 @@ class OperationRow:
     """
     One operation as a journal lists it; everything but the owner follows from its entries.
 
+    Who drives it now is said by the row of its run.
+
     Raises:
         TypeError: An id is no string, or `settled` no bool.
         ValueError: A field breaks its rule.
@@ -80,9 +96,9 @@ class OperationRow:
     settled: bool = attrs.field(validator=attrs.validators.instance_of(bool))
     """Whether a final state was reached; never taken back."""
     epoch: int = checked_field(require_count)
-    """Which incarnation of a controller drives it: 1, plus one for every claim."""
+    """The epoch in which its run was held when it was last recorded."""
     owner: str = checked_field(require_name)
-    """A token of that controller, for people."""
+    """A token of the process that held the run then, for people."""
     last_seq: int = checked_field(require_count)
     opened_ts: float = checked_field(require_seconds)
     """The wall time of the first entry."""
@@ -92,6 +108,46 @@ class OperationRow:
 
 def _text(value: str | None) -> str | None:
     return plain(value)
+
+
+@attrs.frozen(kw_only=True)
+class Damaged:
+    """An operation whose row is not what any release wrote."""
+
+    operation_id: str
+    chart: str
+    """As it is stored, like the state; printable."""
+    state: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class RunRow:
+    """
+    Who holds a run, and its heartbeat.
+
+    Raises:
+        TypeError: The run is no string.
+        ValueError: A field breaks its rule.
+    """
+
+    run: str = checked_field(require_operation_id)
+    epoch: int = checked_field(require_count)
+    """Raised by one with every claim; only its holder may record anything."""
+    holder: str = checked_field(require_source)
+    """A token of the process that holds the run; empty where it was given back."""
+    since_ts: float = checked_field(require_seconds)
+    """When it was claimed, or given back, by the store's clock."""
+    beats: int = checked_field(require_count)
+    """How often it was heard of. Whether this goes up is what tells a holder that is alive: whoever
+    wants to know looks twice, and counts the time in between by a clock of its own."""
+    beat_ts: float = checked_field(require_seconds)
+    """When it was last heard of, by the store's clock; for people."""
+
+    @property
+    def mark(self) -> tuple[int, str, int]:
+        """What changes with every heartbeat and every claim."""
+        return self.epoch, self.holder, self.beats
 
 
 @attrs.frozen(kw_only=True)

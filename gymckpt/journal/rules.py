@@ -12,29 +12,30 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from gymckpt.core.entry import Entry
-from gymckpt.core.settings import gone_after_s
+from gymckpt.core.settings import same_owner
 from gymckpt.errors import (
     Fenced,
     JournalConflict,
     JournalCorrupt,
     JournalError,
-    OperationHeld,
     OperationIdUsed,
+    RunHeld,
 )
 from gymckpt.journal.entry import Row, encode_row, require_count
 from gymckpt.journal.fields import INT_MAX
-from gymckpt.journal.records import Opening, OperationRow, Selection
+from gymckpt.journal.records import Opening, OperationRow, RunRow, Selection
 
 __all__ = [
     "Batch",
     "Opening",
     "OperationRow",
+    "RunRow",
     "Selection",
     "break_after",
-    "check_claim",
+    "check_epoch",
     "check_read",
+    "claimed_epoch",
     "encoded",
-    "fenced",
     "id_used",
     "operation_from",
     "remaining",
@@ -221,26 +222,29 @@ def check_read(
 
 
 def remaining(
-    batch: Batch, held: OperationRow | None, stored: Callable[[], Sequence[Row]]
+    batch: Batch,
+    run: RunRow | None,
+    held: OperationRow | None,
+    stored: Callable[[], Sequence[Row]],
 ) -> tuple[Row, ...]:
     """
     Return the rows of a batch that are still to be stored; none where all have landed before.
 
     Args:
         batch: What is to be appended.
-        held: The operation as it is stored, read in the same transaction.
+        run: Its run as it is stored, read in the same transaction.
+        held: The operation, likewise.
         stored: Reads the stored rows after `batch.expected_seq` up to `batch.last_seq`; called
             only where the journal goes on after `batch.expected_seq`.
 
     Raises:
-        Fenced: Another epoch holds the operation.
+        Fenced: Another epoch holds the run.
         JournalConflict: The journal ends elsewhere, or goes on with other entries.
         JournalError: There is no such operation.
     """
     if held is None:
         raise unknown_operation(batch.run, batch.operation_id)
-    if held.epoch != batch.epoch:
-        raise Fenced(batch.operation_id, batch.epoch, held.epoch, held.owner)
+    check_epoch(run, batch.run, batch.epoch)
     if held.last_seq == batch.expected_seq:
         return batch.rows
     if held.last_seq < batch.expected_seq:
@@ -252,27 +256,54 @@ def remaining(
     return batch.rows[count:]
 
 
-def check_claim(held: OperationRow, age_s: float | None, stale_s: float | None) -> None:
+def check_epoch(held: RunRow | None, run: str, epoch: int) -> RunRow:
     """
-    Raise OperationHeld where an operation must not be taken over.
+    Return the row of a run that is held with this epoch.
 
     Args:
-        held: The operation.
-        age_s: How long ago its controller gave a sign of life; None where it never did.
-        stale_s: How long it must have been silent, an operator's command less long; None to take
-            over whatever it does.
+        held: The run as it is stored; None where nobody has claimed it yet.
+        run: The run.
+        epoch: The epoch of whoever wants to record something.
+
+    Raises:
+        Fenced: Another epoch holds the run, or it was given back.
     """
-    if stale_s is None or age_s is None or held.settled:
-        return
-    if age_s < gone_after_s(held.owner, stale_s):
-        raise OperationHeld(held.operation_id, held.owner, max(0.0, age_s))
+    if held is None or held.epoch != epoch or not held.holder:
+        raise Fenced(run, epoch, 0 if held is None else held.epoch, held.holder if held else "")
+    return held
 
 
-def fenced(held: OperationRow | None, run: str, operation_id: str, epoch: int) -> JournalError:
-    """Return the error of a controller that is not, or no longer, the one of an operation."""
+def claimed_epoch(
+    held: RunRow | None,
+    last_epoch: int,
+    holder: str,
+    *,
+    age_s: float,
+    unmoved: RunRow | None,
+    force: bool,
+) -> int:
+    """
+    Return the epoch that a claim gives: that of the run plus one, or its own to its holder.
+
+    Args:
+        held: The run as it is stored; None where nobody has claimed it yet.
+        last_epoch: The last epoch in which anything of the run was recorded; 0 where nothing was.
+        holder: Who claims it.
+        age_s: How old the last heartbeat is.
+        unmoved: The row that whoever claims has seen not to change for long enough.
+        force: Whether to take it from a living holder.
+
+    Raises:
+        RunHeld: Another process holds it, and was heard of since `unmoved` was read.
+    """
     if held is None:
-        return unknown_operation(run, operation_id)
-    return Fenced(operation_id, epoch, held.epoch, held.owner)
+        return last_epoch + 1
+    if held.holder and same_owner(held.holder, holder):
+        return held.epoch
+    is_silent = unmoved is not None and unmoved.mark == held.mark
+    if held.holder and not (force or is_silent):
+        raise RunHeld(held.run, held.holder, held.since_ts, max(0.0, age_s))
+    return held.epoch + 1
 
 
 def unknown_operation(run: str, operation_id: str) -> JournalError:

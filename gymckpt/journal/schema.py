@@ -2,11 +2,11 @@
 The tables of a journal in a database, and the numbered steps that lead to them.
 
 `operations` has one row per operation, `entries` one per entry under the tags of
-`gymckpt.journal.entry`, `heartbeats` the last sign of life of an operation's controller, `removed`
-the ids that must not be used again, `meta` one row with the schema version, which is the number of
-migrations that have run. A step that a release has shipped is never changed: whatever differs is a
-new step. Keys are compared byte by byte in every database, so that all give one order and no
-update of a system's locales can damage an index.
+`gymckpt.journal.entry`, `runs` the holder and the epoch of each run, `heartbeats` what was last
+heard of that holder, `removed` the ids that must not be used again, `meta` one row with the schema
+version, which is the number of migrations that have run. A step that a release has shipped is never
+changed: whatever differs is a new step. Keys are compared byte by byte in every database, so that
+all give one order and no update of a system's locales can damage an index.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = [
     "migrate",
     "operations",
     "removed",
+    "runs",
     "tables_of",
 ]
 
@@ -80,16 +81,36 @@ removed = Table(
     PrimaryKeyConstraint("run", "op"),
 )
 
-_LATER_TABLES = MetaData()
-
-heartbeats = Table(
+_beats_of_operations = Table(
     "heartbeats",
-    _LATER_TABLES,
+    MetaData(),
     Column("run", _KEY, nullable=False),
     Column("op", _KEY, nullable=False),
     Column("beat_ts", Double, nullable=False),
     PrimaryKeyConstraint("run", "op"),
 )
+
+_TABLES_OF_RUNS = MetaData()
+
+runs = Table(
+    "runs",
+    _TABLES_OF_RUNS,
+    Column("run", _KEY, nullable=False),
+    Column("ep", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("since_ts", Double, nullable=False),
+    PrimaryKeyConstraint("run"),
+)
+
+heartbeats = Table(
+    "heartbeats",
+    _TABLES_OF_RUNS,
+    Column("run", _KEY, nullable=False),
+    Column("beats", BigInteger, nullable=False),
+    Column("beat_ts", Double, nullable=False),
+    PrimaryKeyConstraint("run"),
+)
+"""Apart from `runs`, so that a heartbeat never waits for those who look at the epoch."""
 
 _TYPES: dict[str, TypeEngine[Any] | type[TypeEngine[Any]]] = {
     "run": _KEY,
@@ -120,7 +141,12 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _add_heartbeats(connection: Connection) -> None:
-    heartbeats.create(connection)
+    _beats_of_operations.create(connection)
+
+
+def _add_runs(connection: Connection) -> None:
+    _beats_of_operations.drop(connection)
+    _TABLES_OF_RUNS.create_all(connection, checkfirst=False)
 
 
 def _add_indexes(connection: Connection) -> None:
@@ -134,13 +160,16 @@ def _add_indexes(connection: Connection) -> None:
         connection.execute(text(f"CREATE INDEX {name} ON operations ({columns})"))
 
 
-MIGRATIONS: Sequence[Migration] = (_create_tables, _add_heartbeats, _add_indexes)
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_heartbeats, _add_indexes, _add_runs)
 """Step n leads from version n - 1 to version n."""
 
 
 def tables_of(version: int) -> tuple[Table, ...]:
     """Return the tables of a journal of a schema version, but for the one that says so."""
-    return () if not version else (operations, entries, removed, heartbeats)[: version + 2]
+    if not version:
+        return ()
+    beats = (_beats_of_operations,) if version > 1 else ()
+    return (operations, entries, removed, *((runs, heartbeats) if version > 3 else beats))
 
 
 def migrate(connection: Connection, version: int, migrations: Sequence[Migration]) -> None:

@@ -14,21 +14,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
+import attrs
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from gymckpt.errors import JournalCorrupt, text_of
-from gymckpt.journal.base import Batch, Journal, OperationRow, Selection
+from gymckpt.journal.base import Batch, Damaged, Journal, OperationRow, RunRow, Selection
 from gymckpt.journal.entry import Row
 from gymckpt.journal.fields import INT_MAX
 from gymckpt.journal.rules import (
-    check_claim,
-    fenced,
+    check_epoch,
+    claimed_epoch,
     id_used,
     remaining,
     unfinished,
-    unknown_operation,
 )
-from gymckpt.journal.schema import entries, heartbeats, operations, removed
+from gymckpt.journal.schema import entries, heartbeats, operations, removed, runs
 
 __all__ = ["SqlJournal", "SqlStore"]
 
@@ -86,12 +86,14 @@ _MOVE = update(operations).where(
     operations.c.run == bindparam("of_run"), operations.c.op == bindparam("of_op")
 )
 
-_BEAT = update(heartbeats).where(
-    heartbeats.c.run == bindparam("of_run"), heartbeats.c.op == bindparam("of_op")
-)
-_LAST_BEAT = select(heartbeats.c.beat_ts).where(
-    heartbeats.c.run == bindparam("of_run"), heartbeats.c.op == bindparam("of_op")
-)
+_RUN = select(runs).where(runs.c.run == bindparam("of_run"))
+_RUN_KEPT = _RUN.with_for_update(read=True)
+"""The same row, kept from whoever claims it, and not from others who only look at its epoch."""
+_RUN_TAKEN = _RUN.with_for_update()
+_MOVE_RUN = update(runs).where(runs.c.run == bindparam("of_run"))
+_HEARTBEAT = select(heartbeats).where(heartbeats.c.run == bindparam("of_run"))
+_BEAT = update(heartbeats).where(heartbeats.c.run == bindparam("of_run"))
+_LAST_EPOCH = select(func.max(operations.c.ep)).where(operations.c.run == bindparam("of_run"))
 
 _ENTRIES = (
     select(entries)
@@ -119,9 +121,9 @@ class SqlJournal(Journal):
         """
         self.url = store.url
         self._store = store
-        self._beats: dict[tuple[str, str], tuple[float, float]] = {}
-        """Operation to the last sign of life that was seen here, and when by this host's monotonic
-        clock it was given at the latest."""
+        self._beats: dict[str, tuple[tuple[int, str, int], float]] = {}
+        """Run to the last heartbeat that was seen here, and when by this host's monotonic clock it
+        was given at the latest."""
 
     def close(self) -> None:
         """Let go of the database."""
@@ -131,6 +133,14 @@ class SqlJournal(Journal):
         statement = _selecting(selection)
         found = self._store.read(lambda connection: connection.execute(statement).mappings().all())
         return [_operation(row) for row in found]
+
+    def _unfinished(self, selection: Selection) -> Sequence[OperationRow | Damaged]:
+        statement = _selecting(selection)
+        found = self._store.read(lambda connection: connection.execute(statement).mappings().all())
+        return [_known(row) for row in found]
+
+    def _first_rows(self, run: str, operation_id: str) -> Sequence[Row]:
+        return self._store.read(lambda connection: _stored(connection, run, operation_id, 0, 1))
 
     def step_rows(self, run: str | None) -> Sequence[Row]:
         """Return what `steps.steps_of` reads, of one run or all, in any order."""
@@ -148,7 +158,7 @@ class SqlJournal(Journal):
                 return
             if not held.settled:
                 raise unfinished(held)
-            for table in (heartbeats, entries, operations):
+            for table in (entries, operations):
                 connection.execute(
                     delete(table).where(table.c.run == run, table.c.op == operation_id)
                 )
@@ -156,17 +166,19 @@ class SqlJournal(Journal):
 
         self._store.write(job)
 
-    def _insert(self, operation: OperationRow, rows: Sequence[Row]) -> None:
+    def _insert(self, operation: OperationRow, rows: Sequence[Row], *, driven: bool) -> None:
         keys = (operation.run, operation.operation_id)
 
         def job(connection: Connection, again: bool) -> None:
+            run = _find_run(connection, _RUN_KEPT, keys[0]) if driven else None
             held = _find(connection, _HELD, *keys)
             if held is not None or _is_removed(connection, operation):
-                if again and held == operation and _stored(connection, *keys) == list(rows):
+                given = attrs.evolve(operation, owner=held.owner) if driven and held else operation
+                if again and held == given and _stored(connection, *keys) == list(rows):
                     return  # the try before was stored, only its answer was lost
                 raise id_used(held, *keys)
-            connection.execute(insert(operations), _columns(operation))
-            self._beat(connection, *keys)
+            owner = check_epoch(run, keys[0], operation.epoch).holder if driven else operation.owner
+            connection.execute(insert(operations), _columns(attrs.evolve(operation, owner=owner)))
             self._store.insert_rows(connection, rows)
 
         self._store.write(job)
@@ -176,16 +188,20 @@ class SqlJournal(Journal):
         span = {"after_seq": batch.expected_seq, "last_seq": batch.last_seq}
 
         def job(connection: Connection, _again: bool) -> None:
+            run = _find_run(connection, _RUN_KEPT, batch.run)
             held = _find(connection, _HELD, batch.run, batch.operation_id)
             rows = remaining(
                 batch,
+                run,
                 held,
                 lambda: [tuple(row) for row in connection.execute(_SPAN, keys | span)],
             )
-            if held is None or not rows:
+            if held is None or run is None or not rows:
                 return
             self._store.insert_rows(connection, rows)
             moved = {
+                "ep": batch.epoch,
+                "owner": run.holder,
                 "state": batch.state or held.state,
                 "settled": batch.settled or held.settled,
                 "last_seq": batch.last_seq,
@@ -195,57 +211,81 @@ class SqlJournal(Journal):
 
         self._store.write(job)
 
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
+    def _claim(self, run: str, holder: str, unmoved: RunRow | None, force: bool) -> int:
+        def job(connection: Connection, _again: bool) -> int:
+            keys = {"of_run": run}
+            held = _find_run(connection, _RUN_TAKEN, run)
+            last_epoch = 0 if held else connection.execute(_LAST_EPOCH, keys).scalar() or 0
+            age_s = self._age_s(connection, held)
+            epoch = claimed_epoch(
+                held, last_epoch, holder, age_s=age_s, unmoved=unmoved, force=force
+            )
+            now_ts = self._store.now_ts(connection)
+            if held is None:
+                row = {"run": run, "ep": epoch, "holder": holder, "since_ts": now_ts}
+                connection.execute(insert(runs), row)
+                first = {"run": run, "beats": 1, "beat_ts": now_ts}
+                connection.execute(insert(heartbeats), first)
+                return epoch
+            if epoch != held.epoch:
+                moved = {"ep": epoch, "holder": holder, "since_ts": now_ts}
+                connection.execute(_MOVE_RUN, keys | moved)
+            connection.execute(_BEAT, keys | {"beats": held.beats + 1, "beat_ts": now_ts})
+            return epoch
+
+        return self._store.write(job)
+
+    def _heartbeat(self, run: str, epoch: int) -> None:
         def job(connection: Connection, _again: bool) -> None:
-            held = _find(connection, _HELD, run, operation_id)
-            if held is None or held.epoch != epoch:
-                raise fenced(held, run, operation_id, epoch)
-            self._beat(connection, run, operation_id)
+            held = check_epoch(_find_run(connection, _RUN_KEPT, run), run, epoch)
+            beat_ts = self._store.now_ts(connection)
+            keys = {"of_run": run}
+            connection.execute(_BEAT, keys | {"beats": held.beats + 1, "beat_ts": beat_ts})
 
         self._store.write(job)
 
-    def _silent_s(self, run: str, operation_id: str) -> float | None:
-        return self._store.read(lambda connection: self._age_s(connection, run, operation_id))
+    def _release(self, run: str, epoch: int) -> None:
+        def job(connection: Connection, _again: bool) -> None:
+            held = _find_run(connection, _RUN_TAKEN, run)
+            if held is not None and held.holder and held.epoch == epoch:
+                given_back = {"holder": "", "since_ts": self._store.now_ts(connection)}
+                connection.execute(_MOVE_RUN, {"of_run": run} | given_back)
 
-    def _beat(self, connection: Connection, run: str, operation_id: str) -> None:
-        keys = {"of_run": run, "of_op": operation_id}
-        beat_ts = self._store.now_ts(connection)
-        if not connection.execute(_BEAT, keys | {"beat_ts": beat_ts}).rowcount:
-            first = {"run": run, "op": operation_id, "beat_ts": beat_ts}
-            connection.execute(insert(heartbeats), first)
+        self._store.write(job)
 
-    def _age_s(self, connection: Connection, run: str, operation_id: str) -> float | None:
+    def _held(self, run: str) -> RunRow | None:
+        return self._store.read(lambda connection: _find_run(connection, _RUN, run))
+
+    def _runs(self) -> Sequence[RunRow]:
+        joined = select(runs, heartbeats.c.beats, heartbeats.c.beat_ts).where(
+            runs.c.run == heartbeats.c.run
+        )
+        found = self._store.read(lambda connection: connection.execute(joined).mappings().all())
+        return [_run(row) for row in found]
+
+    def _silent_s(self, run: str) -> float | None:
+        def job(connection: Connection) -> float | None:
+            held = _find_run(connection, _RUN, run)
+            return self._age_s(connection, held) if held is not None and held.holder else None
+
+        return self._store.read(job)
+
+    def _age_s(self, connection: Connection, held: RunRow | None) -> float:
         """
-        Return how old the last sign of life is.
+        Return how old the last heartbeat is.
 
         A clock that is set back makes it younger, for as long as the step. But one that does not
         change while this journal is asked again and again is as old as that.
         """
-        beat_ts = connection.execute(_LAST_BEAT, {"of_run": run, "of_op": operation_id}).scalar()
-        if beat_ts is None:
-            return None
+        if held is None:
+            return 0.0
         now_s = time.monotonic()
-        given_s = now_s - max(0.0, self._store.now_ts(connection) - float(beat_ts))
-        seen_ts, seen_s = self._beats.get((run, operation_id), (None, given_s))
-        if seen_ts == beat_ts:
+        given_s = now_s - max(0.0, self._store.now_ts(connection) - held.beat_ts)
+        seen, seen_s = self._beats.get(held.run, (None, given_s))
+        if seen == held.mark:
             given_s = min(given_s, seen_s)
-        self._beats[run, operation_id] = (beat_ts, given_s)
+        self._beats[held.run] = (held.mark, given_s)
         return now_s - given_s
-
-    def _claim(self, run: str, operation_id: str, owner: str, stale_s: float | None) -> int:
-        keys = {"of_run": run, "of_op": operation_id}
-
-        def job(connection: Connection, again: bool) -> int:
-            held = _find(connection, _HELD, run, operation_id)
-            if held is None:
-                raise unknown_operation(run, operation_id)
-            if not (again and held.owner == owner):
-                check_claim(held, self._age_s(connection, run, operation_id), stale_s)
-            self._beat(connection, run, operation_id)
-            connection.execute(_MOVE, keys | {"ep": held.epoch + 1, "owner": owner})
-            return held.epoch + 1
-
-        return self._store.write(job)
 
     def _operation(self, run: str, operation_id: str) -> OperationRow | None:
         return self._store.read(lambda connection: _find(connection, _OPERATION, run, operation_id))
@@ -311,6 +351,30 @@ def _find(
     return None if found is None else _operation(found)
 
 
+def _find_run(
+    connection: Connection, statement: Select[*tuple[Any, ...]], run: str
+) -> RunRow | None:
+    """Return a run with its heartbeat, which is read once the run is kept as the statement says."""
+    keys = {"of_run": run}
+    found = connection.execute(statement, keys).mappings().one_or_none()
+    if found is None:
+        return None
+    beat = connection.execute(_HEARTBEAT, keys).mappings().one_or_none()
+    return _run({**found, **(beat or {})})
+
+
+def _run(row: Mapping[Any, Any]) -> RunRow:
+    """Return the run that rows of the two tables hold, or raise JournalCorrupt."""
+    values: dict[str, Any] = dict(row)
+    values["epoch"] = values.pop("ep")
+    try:
+        return RunRow(**values)
+    except (TypeError, ValueError) as error:
+        raise JournalCorrupt(
+            f"run {text_of(values['run'])[:150]!r}: its row is damaged: {text_of(error)[:300]}"
+        ) from error
+
+
 def _operation(row: Mapping[Any, Any]) -> OperationRow:
     """Return the operation that a row of the table holds, or raise JournalCorrupt."""
     values: dict[str, Any] = dict(row)
@@ -322,6 +386,15 @@ def _operation(row: Mapping[Any, Any]) -> OperationRow:
             f"operation {text_of(values['operation_id'])[:150]!r} of run "
             f"{text_of(values['run'])[:150]!r}: its row is damaged: {text_of(error)[:300]}"
         ) from error
+
+
+def _known(row: Mapping[Any, Any]) -> OperationRow | Damaged:
+    """Return the operation of a row, or what can be told of it where it is damaged."""
+    try:
+        return _operation(row)
+    except JournalCorrupt as error:
+        name, chart, state = (text_of(row[key])[:150] for key in ("op", "chart", "state"))
+        return Damaged(operation_id=name, chart=chart, state=state, reason=str(error))
 
 
 def _columns(operation: OperationRow) -> dict[str, object]:

@@ -15,6 +15,7 @@ A fenced driver stops: nothing more is sent, and whoever waits is told.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -37,7 +38,13 @@ from gymckpt.core.entry import JsonFacts
 from gymckpt.core.events import Event, Moment, Replied, TimerFired, Triggered
 from gymckpt.core.operation import OperationState
 from gymckpt.core.step import Step, step
-from gymckpt.errors import Fenced, IllegalTransition, JournalError, text_of
+from gymckpt.errors import (
+    Fenced,
+    IllegalTransition,
+    JournalError,
+    OperationDiscarded,
+    text_of,
+)
 from gymckpt.runtime.arrivals import Answer, Arrival, answer, is_needed
 from gymckpt.runtime.asks import AskKey, Asks, record_of
 from gymckpt.runtime.clock import Clock, Timers
@@ -48,12 +55,9 @@ from gymckpt.runtime.unrecorded import what_counts
 from gymckpt.runtime.wire import Judgement, Wire
 from gymckpt.runtime.worker import Recorder
 
-__all__ = ["HEARTBEAT", "Driver"]
+__all__ = ["Driver"]
 
 logger = logging.getLogger("gymckpt")
-
-HEARTBEAT = "heartbeat"
-"""The timer of the signs of life; the core knows nothing of it."""
 
 
 class Driver:
@@ -121,7 +125,6 @@ class Driver:
         self._drain_task: asyncio.Task[None] | None = None
         self._timers = Timers(self._fire, clock)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._beating: asyncio.Task[None] | None = None
         self._waiters: dict[asyncio.Future[None], None] = {}
         """In the order of their coming, so that equal histories run equally."""
 
@@ -168,8 +171,6 @@ class Driver:
             self._waiters.clear()
             self._asks.forget_all()
             self._timers.go_on()
-            if not (self.stopped or self.operation.settled):
-                self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
             self._begin_drain()
         self._loop = loop
 
@@ -237,16 +238,6 @@ class Driver:
         counted = what_counts(self.operation, steps, failure, self._now())
         self._ledger.keep_back([entry for taken in counted for entry in taken.entries])
         return counted
-
-    async def _beat(self) -> None:
-        """Give a sign of life, and learn whether another controller has taken over."""
-        if self.stopped or self.operation.settled:
-            return
-        fenced = await self._ledger.beat(self.operation)
-        if fenced is not None:
-            self._stop(fenced)
-        else:
-            self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
 
     async def _catch_up(self) -> None:
         """Record what could not be recorded when it happened, now or at the next interval."""
@@ -331,9 +322,6 @@ class Driver:
         if timer == "record":
             self._begin_drain()
             return
-        if timer == HEARTBEAT:
-            self._beating = asyncio.get_running_loop().create_task(self._beat())
-            return
         if timer == ALSO and self.is_held():
             self._timers.start(ALSO, self.operation.settings.sweep_interval_s)
             return
@@ -373,8 +361,37 @@ class Driver:
             if not waiter.done():
                 waiter.set_result(None)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is still something to do, in an event loop that is not closed."""
+        loop = self._loop
+        ended = self.stopped or (self.operation.settled and not self._ledger.behind)
+        return not ended and loop is not None and not loop.is_closed()
+
+    def fence(self, error: Fenced) -> None:
+        """
+        Stop, since another process has the run; may be called on any thread.
+
+        Args:
+            error: Who has it.
+        """
+        loop = self._loop
+        if loop is None or not self.goes_on:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop was closed just now
+            loop.call_soon_threadsafe(self._stop_fenced, error)
+
+    def _stop_fenced(self, error: Fenced) -> None:
+        if self.goes_on:
+            self._stop(error)
+
+    def abandon(self) -> None:
+        """Act no more, and leave what is left to whoever recovers it: the run is given back."""
+        if self.goes_on:
+            self._stop(OperationDiscarded(self.operation.wire_id, "its run was given back"))
+
     def _stop(self, error: BaseException) -> None:
-        """Act no more: another controller drives the operation, or going on would do harm."""
+        """Act no more: another process has the run, or going on would do harm."""
         logger.error("operation %r stops: %s", self.operation.operation_id, text_of(error))
         self._stopped_by = error
         if not self.operation.cleaning:

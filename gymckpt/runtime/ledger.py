@@ -15,6 +15,7 @@ from typing import TypeVar
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
 from gymckpt.errors import Fenced, JournalError, text_of
+from gymckpt.runtime.holding import Driven
 from gymckpt.runtime.worker import Recorder
 
 __all__ = ["Ledger"]
@@ -87,33 +88,15 @@ class Ledger:
         )
         return failure
 
-    @property
-    def heartbeat_s(self) -> float:
-        """How often a sign of life is due, in seconds."""
-        return self._recorder.heartbeat_s
-
-    async def beat(self, operation: OperationState) -> Fenced | None:
+    def let_drive(self, operation: OperationState, driven: Driven) -> None:
         """
-        Give a sign of life; a journal that cannot take it is no news, the next append says so.
+        Let something drive the operation for as long as its run is held.
 
         Args:
             operation: The operation.
-
-        Returns:
-            The fencing, where another controller has taken over.
+            driven: What drives it.
         """
-        journal, epoch = self._recorder.journal, operation.epoch
-        try:
-            await self._recorder.run(
-                lambda: journal.heartbeat(operation.run, operation.operation_id, epoch=epoch)
-            )
-        except Fenced as error:
-            return error
-        except Exception as error:  # also what no journal should raise: the next beat may succeed
-            logger.debug(
-                "operation %r: no sign of life: %s", operation.operation_id, text_of(error)
-            )
-        return None
+        self._recorder.drives(operation.run, operation.operation_id, driven)
 
     async def look(self, operation: OperationState, look: Callable[[Sequence[Entry]], T]) -> T:
         """
@@ -143,7 +126,7 @@ class Ledger:
             operation: The operation after all of it.
 
         Returns:
-            The fencing, where another controller has taken over meanwhile.
+            The fencing, where another process has taken the run over meanwhile.
         """
         entries = list(self._backlog)
         try:

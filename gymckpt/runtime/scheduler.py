@@ -22,7 +22,7 @@ from gymckpt.core.settings import RENEW
 from gymckpt.core.timing import free_at_s, is_unconfirmed_also
 from gymckpt.errors import TransitionRefused
 from gymckpt.runtime.asks import AskKey, record_of
-from gymckpt.runtime.driver import HEARTBEAT, Driver
+from gymckpt.runtime.driver import Driver
 from gymckpt.standins import RemoteFailure
 
 __all__ = ["Scheduler"]
@@ -48,9 +48,9 @@ class Scheduler(Driver):
             JournalError: The journal cannot be written; nothing was sent.
         """
         self.follow_loop()
+        self._ledger.let_drive(self.operation, self)
         await self._ledger.open(self.operation, entries)
         self._spans.follow(self.operation)
-        self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
 
     def take_over(
         self,
@@ -76,7 +76,8 @@ class Scheduler(Driver):
             self.on_released()
             self._wake()
             return
-        self._timers.start(HEARTBEAT, self._ledger.heartbeat_s)
+        self.follow_loop()
+        self._ledger.let_drive(self.operation, self)
         self._put(
             TakenOver(
                 moment=self._now(),

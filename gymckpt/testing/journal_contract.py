@@ -23,19 +23,22 @@ from gymckpt.errors import (
     JournalConflict,
     JournalError,
     JournalUnavailable,
-    OperationHeld,
     OperationIdUsed,
+    RunHeld,
 )
 from gymckpt.journal import Journal, OperationRow, Selection
+from gymckpt.journal.rules import operation_from
 from gymckpt.journal.steps import steps_of
 from gymckpt.testing.journal_openers import OpenersContract
 from gymckpt.testing.journal_samples import (
+    HOLDER,
     OPERATION,
     RUN,
     begun,
     call_entry,
     entries,
     entry,
+    held_by,
     opening,
     row_of,
 )
@@ -75,7 +78,8 @@ class JournalContract(OpenersContract):
     def test_an_opened_operation_is_listed(self, journal: Journal) -> None:
         """The row follows from the first entries: state, last seq, times, epoch 1, owner."""
         first = [entry(1), entry(2), call_entry(3)]
-        journal.open_operation(opening(), first, owner="host-a:1")
+        journal.claim(RUN, holder=HOLDER)
+        journal.open_operation(opening(), first)
         assert row_of(journal) == OperationRow(
             run=RUN,
             operation_id=OPERATION,
@@ -201,22 +205,43 @@ class JournalContract(OpenersContract):
             journal.append(batch, expected_seq=1, epoch=1)
         assert journal.read(RUN, OPERATION) == (entry(1),)
 
-    # --- epochs and signs of life
+    # --- epochs and heartbeats
 
     def test_a_claim_fences_the_epoch_before(self, journal: Journal) -> None:
-        """After a claim only the new epoch appends; the refusal says who holds the operation."""
+        """After a claim only the new epoch appends; the refusal says who holds the run."""
         begun(journal)
-        assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+        assert journal.claim(RUN, holder="host-b:2", force=True) == 2
         with pytest.raises(Fenced) as caught:
             journal.append([entry(2)], expected_seq=1, epoch=1)
         assert (caught.value.current_epoch, caught.value.owner) == (2, "host-b:2")
         journal.append([entry(2, epoch=2)], expected_seq=1, epoch=2)
         assert journal.read(RUN, OPERATION) == (entry(1), entry(2, epoch=2))
+        assert (row_of(journal).epoch, row_of(journal).owner) == (2, "host-b:2")
+
+    def test_nothing_is_opened_without_the_run(self, journal: Journal) -> None:
+        """An opening is fenced like an append: by a claim, by a release, and before any claim."""
+        with pytest.raises(Fenced):
+            journal.open_operation(opening(), [entry()])
+        epoch = journal.claim(RUN, holder="host-b:2")
+        with pytest.raises(Fenced):
+            journal.open_operation(opening(), [entry(epoch=epoch + 1)])
+        journal.release(RUN, epoch=epoch)
+        with pytest.raises(Fenced):
+            journal.open_operation(opening(), [entry(epoch=epoch)])
+        assert journal.operations() == ()
+
+    def test_runs_are_claimed_apart(self, journal: Journal) -> None:
+        """A claim of one run fences no other."""
+        begun(journal)
+        begun(journal, run="run-2")
+        journal.claim("run-2", holder="host-b:2", force=True)
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+        assert [(row.run, row.epoch) for row in journal.runs()] == [(RUN, 1), ("run-2", 2)]
 
     def test_a_batch_that_had_landed_is_still_fenced(self, journal: Journal) -> None:
         """Who was taken over is told so, whether or not its last append had landed."""
         begun(journal, 2)
-        journal.claim(RUN, OPERATION, owner="host-b:2")
+        journal.claim(RUN, holder="host-b:2", force=True)
         with pytest.raises(Fenced):
             journal.append([entry(2)], expected_seq=1, epoch=1)
 
@@ -227,33 +252,75 @@ class JournalContract(OpenersContract):
             journal.append([entry(2, epoch=9)], expected_seq=1, epoch=9)
 
     def test_claims_count_up(self, journal: Journal) -> None:
-        """Every claim is a new epoch, adds no entry, and is possible after the end."""
+        """Every claim by another holder is a new epoch, and leaves the operations as they are."""
         begun(journal)
-        journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
-        assert [journal.claim(RUN, OPERATION, owner=f"host-{n}") for n in range(3)] == [2, 3, 4]
-        assert (row_of(journal).epoch, row_of(journal).owner) == (4, "host-2")
-        assert (row_of(journal).last_seq, row_of(journal).settled) == (2, True)
+        before = row_of(journal)
+        claims = [journal.claim(RUN, holder=f"host-{n}", force=True) for n in range(3)]
+        assert claims == [2, 3, 4]
+        assert row_of(journal) == before
 
-    def test_the_living_keep_what_they_drive(self, journal: Journal) -> None:
-        """A claim within `stale_s` of the last sign of life is refused and changes nothing."""
+    def test_the_holder_is_given_its_own_epoch(self, journal: Journal) -> None:
+        """Who holds a run is given the present epoch again, whatever timeout it says then."""
         begun(journal)
-        journal.heartbeat(RUN, OPERATION, epoch=1)
-        with pytest.raises(OperationHeld):
-            journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e6)
-        assert row_of(journal).epoch == 1
-        assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=0.0) == 2
+        assert [journal.claim(RUN, holder=HOLDER + end) for end in ("", ":7s", ":30s")] == [1, 1, 1]
+        assert held_by(journal).holder == HOLDER
+        journal.append([entry(2)], expected_seq=1, epoch=1)
+
+    def test_the_living_keep_their_run(self, journal: Journal) -> None:
+        """A claim is refused, and changes nothing, when a heartbeat came since the run was read."""
+        begun(journal)
+        for seen in (None, held_by(journal)):
+            journal.heartbeat(RUN, epoch=1)
+            before = held_by(journal)
+            with pytest.raises(RunHeld) as caught:
+                journal.claim(RUN, holder="host-b:2", unmoved=seen)
+            assert (caught.value.run, caught.value.holder) == (RUN, HOLDER)
+            assert caught.value.since_ts == before.since_ts
+            assert held_by(journal) == before
+        assert journal.claim(RUN, holder="host-b:2", unmoved=held_by(journal)) == 2
         with pytest.raises(Fenced):
-            journal.heartbeat(RUN, OPERATION, epoch=1)
+            journal.heartbeat(RUN, epoch=1)
+
+    def test_every_heartbeat_moves_the_row(self, journal: Journal) -> None:
+        """What tells the living from the dead changes with each heartbeat and each claim."""
+        begun(journal)
+        marks = [held_by(journal).mark]
+        for _ in range(3):
+            journal.heartbeat(RUN, epoch=1)
+            marks.append(held_by(journal).mark)
+        journal.claim(RUN, holder="host-b:2", force=True)
+        marks.append(held_by(journal).mark)
+        assert len(set(marks)) == len(marks)
+
+    def test_a_run_that_was_given_back_is_claimed_at_once(self, journal: Journal) -> None:
+        """After `release` nobody holds the run: its epoch is fenced, the next claim succeeds."""
+        begun(journal)
+        journal.release(RUN, epoch=1)
+        journal.release(RUN, epoch=1)
+        assert held_by(journal).holder == ""
+        assert journal.silent_s(RUN) is None
+        with pytest.raises(Fenced):
+            journal.append([entry(2)], expected_seq=1, epoch=1)
+        with pytest.raises(Fenced):
+            journal.heartbeat(RUN, epoch=1)
+        assert journal.claim(RUN, holder="host-b:2") == 2
+        journal.release(RUN, epoch=1)
+        assert held_by(journal).holder == "host-b:2"
+
+    def test_a_claim_goes_on_after_what_is_recorded(self, journal: Journal) -> None:
+        """Of a run that nobody has claimed, the first epoch is above that of every entry."""
+        first = [entry(epoch=5)]
+        row = operation_from(opening(), first, epoch=5, owner="x", settled=False)
+        journal.insert_operation(row, first)
+        assert journal.claim(RUN, holder=HOLDER) == 6
 
     # --- what is not there, listing, closing
 
     def test_what_is_not_there_is_named(self, journal: Journal) -> None:
-        """Reading, claiming or appending to an unknown operation says so; its row is None."""
+        """Reading or appending to an unknown operation says so; its row is None."""
         begun(journal)
         calls: list[Callable[[], object]] = [
             lambda: journal.read(RUN, "op-2"),
-            lambda: journal.claim(RUN, "op-2", owner="host-a:1"),
-            lambda: journal.heartbeat(RUN, "op-2", epoch=1),
             lambda: journal.append([entry(2, operation_id="op-2")], expected_seq=1, epoch=1),
         ]
         for call in calls:
@@ -294,11 +361,13 @@ class JournalContract(OpenersContract):
     def test_a_selection_is_what_is_listed(self, journal: Journal, selection: Selection) -> None:
         """Each field of a selection leaves out what it says, and `latest` the oldest ones."""
         ends = ("resumed", "discarded", "open")
+        for run in (RUN, "run-2"):
+            journal.claim(run, holder=HOLDER)
         for number in range(6):
             name, run = f"op-{number}", (RUN, "run-2")[number % 2]
             first = entry(operation_id=name, run=run, ts=float(number))
             of = attrs.evolve(opening(name, run), chart=("checkpoint", "restore")[number % 2])
-            journal.open_operation(of, [first], owner="host-a:1")
+            journal.open_operation(of, [first])
             end = ends[number % 3]
             last = entry(2, operation_id=name, run=run, ts=99.0 - number, dest=end)
             journal.append([last], expected_seq=1, epoch=1, settled=end != "open")
@@ -345,7 +414,7 @@ class JournalContract(OpenersContract):
         calls: list[Callable[[], object]] = [
             lambda: begun(journal, operation_id="op-2"),
             lambda: journal.append([entry(2)], expected_seq=1, epoch=1),
-            lambda: journal.claim(RUN, OPERATION, owner="host-a:1"),
+            lambda: journal.claim(RUN, holder="host-a:1", force=True),
             lambda: journal.read(RUN, OPERATION),
             journal.operations,
         ]

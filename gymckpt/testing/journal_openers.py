@@ -17,9 +17,9 @@ from typing import TypeVar
 
 import pytest
 
-from gymckpt.errors import Fenced, JournalConflict
-from gymckpt.journal import Journal
-from gymckpt.testing.journal_samples import OPERATION, RUN, begun, entries, entry
+from gymckpt.errors import Fenced, JournalConflict, RunHeld
+from gymckpt.journal import Journal, RunRow
+from gymckpt.testing.journal_samples import OPERATION, RUN, begun, entries, entry, held_by
 
 __all__ = ["Open", "OpenersContract"]
 
@@ -74,7 +74,7 @@ class OpenersContract:
         """Closing and opening changes neither rows nor entries."""
         with reopen() as journal:
             begun(journal, 3)
-            journal.claim(RUN, OPERATION, owner="host-b:2")
+            journal.claim(RUN, holder="host-b:2", force=True)
             before = journal.operations()
         again = reopen()
         assert again.operations() == before
@@ -84,37 +84,37 @@ class OpenersContract:
         """What one opening of the journal does is seen, and obeyed, through another."""
         one, other = reopen(), reopen()
         begun(one)
-        assert other.claim(RUN, OPERATION, owner="host-b:2") == 2
+        assert other.claim(RUN, holder="host-b:2", force=True) == 2
         with pytest.raises(Fenced):
             one.append([entry(2)], expected_seq=1, epoch=1)
 
-    # --- signs of life
+    # --- heartbeats
 
     def test_silence_is_measured(self, journal: Journal) -> None:
-        """The silence of a controller is a number of seconds from its opening on."""
+        """The silence of a holder is a number of seconds from its claim on."""
         began_s = time.monotonic()
         begun(journal)
         silent_s = _silent_s(journal)
         assert 0.0 <= silent_s <= time.monotonic() - began_s + BEAT_LATE_S
-        assert journal.silent_s(RUN, "nowhere") is None
+        assert journal.silent_s("nowhere") is None
 
     def test_a_heartbeat_ends_the_silence_for_everybody(self, reopen: Open) -> None:
-        """A sign of life that one controller gives is seen through another opening."""
+        """A heartbeat that one controller gives is seen through another opening."""
         one, other = reopen(), reopen()
         begun(one)
         _stay_silent(other)
         began_s = time.monotonic()
-        one.heartbeat(RUN, OPERATION, epoch=1)
+        one.heartbeat(RUN, epoch=1)
         _require_life(other, began_s, "a heartbeat")
         _require_life(one, began_s, "a heartbeat")
 
     def test_a_claim_ends_the_silence_for_everybody(self, reopen: Open) -> None:
-        """Who takes an operation over gives a sign of life by that."""
+        """Who takes a run over is heard of by that."""
         one, other = reopen(), reopen()
         begun(one)
         _stay_silent(one)
         began_s = time.monotonic()
-        other.claim(RUN, OPERATION, owner="host-b:2")
+        other.claim(RUN, holder="host-b:2", force=True)
         _require_life(one, began_s, "a claim")
 
     # --- at the same time
@@ -142,25 +142,50 @@ class OpenersContract:
         begun(reopen())
         rounds = _raced(
             reopen,
-            lambda racer, journal, _turn: journal.claim(RUN, OPERATION, owner=f"t-{racer}"),
+            lambda racer, journal, turn: journal.claim(RUN, holder=f"t-{racer}-{turn}", force=True),
         )
         claims = sorted(epoch for one in rounds for epoch in one)
         assert claims == list(range(2, ROUNDS * RACERS + 2))
 
+    def test_of_racing_claims_one_finds_the_holder_unmoved(self, reopen: Open) -> None:
+        """Of those who have seen one silent holder, exactly one takes its run."""
+        looking = reopen()
+        begun(looking)
 
-def _raced(reopen: Open, work: Callable[[int, Journal, int], Result]) -> list[list[Result]]:
+        def work(racer: int, journal: Journal, turn: int) -> int | None:
+            try:
+                return journal.claim(RUN, holder=f"t-{racer}-{turn}", unmoved=seen[turn])
+            except RunHeld:
+                return None
+
+        def see() -> None:
+            seen.append(held_by(looking))
+
+        seen: list[RunRow] = []
+        rounds = _raced(reopen, work, before=see)
+        claims = [[epoch for epoch in one if epoch is not None] for one in rounds]
+        assert claims == [[turn + 2] for turn in range(ROUNDS)]
+
+
+def _raced(
+    reopen: Open,
+    work: Callable[[int, Journal, int], Result],
+    *,
+    before: Callable[[], None] = lambda: None,
+) -> list[list[Result]]:
     """
     Let threads do something at the same time, round after round.
 
     Args:
         reopen: Opens the journal; two threads share an opening.
         work: Does it, given the number of the thread, its journal and the round.
+        before: Called before each round, once.
 
     Returns:
         For each round what it came to on each thread.
     """
     openings = [reopen() for _ in range(RACERS // 2)] * 2
-    barrier = threading.Barrier(RACERS)
+    barrier = threading.Barrier(RACERS, action=before)
 
     def race(racer: int) -> list[Result]:
         found: list[Result] = []
@@ -182,8 +207,8 @@ def _raced(reopen: Open, work: Callable[[int, Journal, int], Result]) -> list[li
 
 
 def _silent_s(journal: Journal) -> float:
-    silent_s = journal.silent_s(RUN, OPERATION)
-    assert silent_s is not None, "the journal knows no sign of life of an operation it was given"
+    silent_s = journal.silent_s(RUN)
+    assert silent_s is not None, "the journal knows no heartbeat of a run that was claimed"
     return silent_s
 
 

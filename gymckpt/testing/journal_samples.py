@@ -6,12 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from gymckpt.core.entry import Entry
-from gymckpt.journal import Journal, Opening, OperationRow
+from gymckpt.journal import Journal, Opening, OperationRow, RunRow
 
-__all__ = ["OPERATION", "RUN", "begun", "call_entry", "entries", "entry", "opening", "row_of"]
+__all__ = [
+    "HOLDER",
+    "OPERATION",
+    "RUN",
+    "begun",
+    "call_entry",
+    "entries",
+    "entry",
+    "held_by",
+    "opening",
+    "row_of",
+]
 
 RUN = "run-1"
 OPERATION = "op-1"
+HOLDER = "host-a:1"
+"""Who opens the samples."""
 
 
 def opening(operation_id: str = OPERATION, run: str = RUN) -> Opening:
@@ -55,9 +68,10 @@ def entries(first: int, last: int, **changes: Any) -> list[Entry]:
 
 
 def begun(journal: Journal, count: int = 1, **changes: Any) -> Sequence[Entry]:
-    """Open an operation with some entries, and return them."""
+    """Claim the run, open an operation with some entries, and return them."""
     first = entries(1, count, **changes)
-    journal.open_operation(opening(first[0].operation_id, first[0].run), first, owner="host-a:1")
+    journal.claim(first[0].run, holder=HOLDER)
+    journal.open_operation(opening(first[0].operation_id, first[0].run), first)
     return first
 
 
@@ -65,4 +79,11 @@ def row_of(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> O
     """Return an operation's row; a failed assertion where the journal knows none."""
     found = journal.operation(run, operation_id)
     assert found is not None, f"the journal does not know operation {operation_id!r}"
+    return found
+
+
+def held_by(journal: Journal, run: str = RUN) -> RunRow:
+    """Return who holds a run; a failed assertion where nobody has claimed it."""
+    found = journal.held(run)
+    assert found is not None, f"the journal does not know run {run!r}"
     return found

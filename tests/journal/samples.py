@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gymckpt.core.entry import Entry
-from gymckpt.journal import Journal, Opening, OperationRow
+from gymckpt.journal import Journal, Opening, OperationRow, RunRow
 
 RUN = "run-1"
 OPERATION = "op-1"
+FOUGHT_FOR = "run-2"
+"""A run that several processes take from each other."""
+HOLDER = "host-a:1"
+"""Who opens the samples."""
 
 
 def opening(operation_id: str = OPERATION, run: str = RUN, **changes: Any) -> Opening:
@@ -55,15 +59,23 @@ def entries(first: int, last: int, **changes: Any) -> list[Entry]:
 
 
 def begun(journal: Journal, count: int = 1, **changes: Any) -> Sequence[Entry]:
-    """Open an operation with some entries, and return them."""
+    """Claim the run, open an operation with some entries, and return them."""
     first = entries(1, count, **changes)
-    journal.open_operation(opening(first[0].operation_id, first[0].run), first, owner="host-a:1")
+    journal.claim(first[0].run, holder=HOLDER)
+    journal.open_operation(opening(first[0].operation_id, first[0].run), first)
     return first
 
 
 def row(journal: Journal, operation_id: str = OPERATION, run: str = RUN) -> OperationRow:
     """Return an operation that is there."""
     found = journal.operation(run, operation_id)
+    assert found is not None
+    return found
+
+
+def held_by(journal: Journal, run: str = RUN) -> RunRow:
+    """Return who holds a run that was claimed."""
+    found = journal.held(run)
     assert found is not None
     return found
 

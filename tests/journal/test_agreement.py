@@ -60,6 +60,8 @@ KINDS = {
     "removed",
     "not removed",
     "closed",
+    "held",
+    "released",
 }
 OUTCOMES: Counter[str] = Counter()
 """What has occurred, over all runs of the machine."""
@@ -72,7 +74,13 @@ class Known:
     run: str
     operation_id: str
     entries: list[Entry]
-    epoch: int = 1
+    epochs: dict[str, int]
+    """Run to the epoch with which it is held."""
+
+    @property
+    def epoch(self) -> int:
+        """With which its run is held."""
+        return self.epochs.get(self.run, 1)
 
 
 class Database(abc.ABC):
@@ -111,7 +119,7 @@ class Schema(Database):
         return open_journal(self._home.url)
 
     def clear(self) -> None:
-        self._home.execute("TRUNCATE entries, operations, heartbeats, removed")
+        self._home.execute("TRUNCATE entries, operations, runs, heartbeats, removed")
 
 
 class Agreement(RuleBasedStateMachine):
@@ -125,13 +133,14 @@ class Agreement(RuleBasedStateMachine):
         self.database = type(self).new_database()
         self.store = MemoryStore()
         self.known: list[Known] = []
+        self.epochs: dict[str, int] = {}
         self.removed: set[tuple[str, str]] = set()
 
     @initialize(target=operations, drawn=st.lists(any_entry, min_size=2, max_size=3))
     def begin(self, drawn: list[Entry]) -> Any:
         """Open both journals for the first time, and an operation in them."""
         self._open()
-        return self._begin(Known(RUNS[0], "a", []), drawn)
+        return self._begin(Known(RUNS[0], "a", [], self.epochs), drawn)
 
     def teardown(self) -> None:
         """Close both and remove what is left."""
@@ -159,12 +168,14 @@ class Agreement(RuleBasedStateMachine):
     )
     def open_operation(self, run: str, name: str, drawn: list[Entry]) -> Any:
         """Open an operation, under an id that may have been used."""
-        return self._begin(Known(run, name, []), drawn)
+        return self._begin(Known(run, name, [], self.epochs), drawn)
 
     def _begin(self, new: Known, drawn: list[Entry]) -> Any:
+        if new.run not in self.epochs:
+            self._claim(new.run, "x")
         first = _continued(new, drawn)
         about = opening(new.operation_id, new.run)
-        answer = self.both(lambda journal: journal.open_operation(about, first, owner="x"))
+        answer = self.both(lambda journal: journal.open_operation(about, first))
         ids = {(one.run, one.operation_id) for one in self.known} | self.removed
         if (new.run, new.operation_id) in ids:
             assert answer[0] == "OperationIdUsed"
@@ -270,7 +281,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(one=any_entry)
     def append_unknown(self, one: Entry) -> None:
         """Append to, and read, an operation that is not there."""
-        nobody = Known("run-3", "nobody", [one])
+        nobody = Known("run-3", "nobody", [one], self.epochs)
         answer = self._append(nobody, _continued(nobody, [one]), 1)
         assert answer[0] == "JournalError"
         OUTCOMES["unknown"] += 1
@@ -278,15 +289,46 @@ class Agreement(RuleBasedStateMachine):
         assert answer[0] == "JournalError"
         OUTCOMES["read unknown"] += 1
 
-    @rule(known=operations, owner=st.sampled_from(["y", "z"]))
-    def claim(self, known: Known, owner: str) -> None:
-        """Take an operation over."""
-        known.epoch += 1
+    @rule(run=st.sampled_from(RUNS), holder=st.sampled_from(["y", "z"]))
+    def take_over(self, run: str, holder: str) -> None:
+        """Claim a run, whoever holds it."""
+        if self._claim(run, holder) == self.epochs[run]:
+            OUTCOMES["claimed"] += 1
+
+    def _claim(self, run: str, holder: str) -> int:
+        before = self.both(lambda journal: _who(journal, run))
+        epoch: int = self.both(lambda journal: journal.claim(run, holder=holder, force=True))
+        same = before is not None and before[1] == holder
+        assert epoch == (before[0] if before else 0) + (not same)
+        self.epochs[run] = epoch
+        return epoch
+
+    @rule(run=st.sampled_from(RUNS), holder=st.sampled_from(["y", "z"]), late=st.booleans())
+    def ask_for(self, run: str, holder: str, late: bool) -> None:
+        """Claim a run without force, having seen it before or after its last heartbeat."""
+        seen = [journal.held(run) for journal in self.journals]
+        if late and seen[0] is not None and seen[0].holder:
+            self.both(lambda journal: journal.heartbeat(run, epoch=self.epochs[run]))
+        unmoved = dict(zip(self.journals, seen, strict=True))
         answer = self.both(
-            lambda journal: journal.claim(known.run, known.operation_id, owner=owner)
+            lambda journal: journal.claim(run, holder=holder, unmoved=unmoved[journal])
         )
-        assert answer == known.epoch
-        OUTCOMES["claimed"] += 1
+        if isinstance(answer, int):
+            self.epochs[run] = answer
+            OUTCOMES["claimed"] += 1
+        else:
+            assert answer[0] == "RunHeld"
+            OUTCOMES["held"] += 1
+
+    @rule(run=st.sampled_from(RUNS), epoch=st.integers(1, 4))
+    def release(self, run: str, epoch: int) -> None:
+        """Give a run back, or try to with another epoch, and claim it again."""
+        self.both(lambda journal: journal.release(run, epoch=epoch))
+        if self.epochs.get(run) == epoch:
+            answer = self.both(lambda journal: journal.heartbeat(run, epoch=epoch))
+            assert answer[0] == "Fenced"
+            OUTCOMES["released"] += 1
+            self._claim(run, "x")
 
     @rule(known=operations, after_seq=st.integers(0, 9))
     def read(self, known: Known, after_seq: int) -> None:
@@ -320,8 +362,11 @@ class Agreement(RuleBasedStateMachine):
         """Compare everything that both journals hold with what the machine knows."""
         rows = self.both(lambda journal: journal.operations())
         assert {(row.run, row.operation_id): (row.last_seq, row.epoch) for row in rows} == {
-            (one.run, one.operation_id): (len(one.entries), one.epoch) for one in self.known
+            (one.run, one.operation_id): (len(one.entries), one.entries[-1].epoch)
+            for one in self.known
         }
+        held = self.both(lambda journal: [_who(journal, run) for run in RUNS])
+        assert [one and one[0] for one in held] == [self.epochs.get(run) for run in RUNS]
 
     def _append(
         self,
@@ -351,6 +396,12 @@ def _continued(known: Known, drawn: Sequence[Entry]) -> list[Entry]:
     if made and not at:
         made[0] = attrs.evolve(made[0], instance=None, source="")
     return made
+
+
+def _who(journal: Journal, run: str) -> tuple[int, str, int] | None:
+    """Return who holds a run, but for the times, which two stores take at two moments."""
+    row = journal.held(run)
+    return None if row is None else row.mark
 
 
 def _outcome(act: Callable[[Journal], Any], journal: Journal) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import pytest
 
 from gymckpt.core.entry import Entry
@@ -16,6 +15,7 @@ from gymckpt.errors import (
 )
 from gymckpt.journal import Journal, Opening, OperationRow
 from tests.journal.samples import (
+    HOLDER,
     OPERATION,
     RUN,
     begun,
@@ -33,7 +33,8 @@ from tests.journal.samples import (
 def test_an_opened_operation_is_listed_with_what_its_entries_say(journal: Journal) -> None:
     """The row follows from the first entries: state, last seq, times, epoch 1, owner."""
     first = [entry(1), entry(2, dest="preparing"), call_entry(3)]
-    journal.open_operation(opening(), first, owner="host-a:1")
+    journal.claim(RUN, holder=HOLDER)
+    journal.open_operation(opening(), first)
     assert row(journal) == OperationRow(
         run=RUN,
         operation_id=OPERATION,
@@ -56,7 +57,7 @@ def test_an_id_is_used_once(journal: Journal) -> None:
     for _ in range(2):
         for again in ([entry(1)], [entry(1, dest="elsewhere")]):
             with nothing_stored(journal), pytest.raises(OperationIdUsed, match="new id"):
-                journal.open_operation(opening(), again, owner="host-a:1")
+                journal.open_operation(opening(), again)
         if not row(journal).settled:
             journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
 
@@ -80,7 +81,6 @@ def test_the_same_id_in_another_run_is_another_operation(journal: Journal) -> No
         [call_entry(1, source="")],
         [entry(1), entry(3)],
         [entry(1), entry(2, epoch=2)],
-        [entry(1, epoch=2)],
         [entry(1), entry(2, operation_id="op-2")],
         [entry(1, run="run-2")],
         [entry(1), entry(2, facts={"a": b""})],
@@ -89,18 +89,18 @@ def test_the_same_id_in_another_run_is_another_operation(journal: Journal) -> No
 def test_malformed_first_entries_are_refused(journal: Journal, first: Sequence[Entry]) -> None:
     """An opening that is no legal beginning of a history stores nothing."""
     with pytest.raises(ValueError, match="operation"):
-        journal.open_operation(opening(), first, owner="host-a:1")
+        journal.open_operation(opening(), first)
     assert journal.operations() == ()
 
 
-@pytest.mark.parametrize("owner", ["", "a\nb", "x" * 300, None])
-def test_an_owner_is_a_short_printable_word(journal: Journal, owner: Any) -> None:
-    """An owner that no log line can show is refused, by opening and by claiming."""
-    with pytest.raises(ValueError, match="owner"):
-        journal.open_operation(opening(), [entry(1)], owner=owner)
+@pytest.mark.parametrize("holder", ["", "a\nb", "x" * 300, None])
+def test_a_holder_is_a_short_printable_word(journal: Journal, holder: Any) -> None:
+    """A holder that no log line can show is refused, and the run stays as it was."""
     begun(journal)
-    with nothing_stored(journal), pytest.raises(ValueError, match="owner"):
-        journal.claim(RUN, OPERATION, owner=owner)
+    before = journal.held(RUN)
+    with pytest.raises(ValueError, match="holder"):
+        journal.claim(RUN, holder=holder, force=True)
+    assert journal.held(RUN) == before
 
 
 @pytest.mark.parametrize(
@@ -250,51 +250,38 @@ def test_facts_are_kept_as_they_were_when_they_were_appended(journal: Journal) -
 # --- epochs -------------------------------------------------------------------------------------
 
 
-def test_a_claim_raises_the_epoch_and_fences_the_one_before(journal: Journal) -> None:
-    """After a claim only the new epoch appends; the refusal says who holds the operation."""
+def test_a_fenced_epoch_is_named(journal: Journal) -> None:
+    """The refusal says which run, which epoch, and who holds it now; nothing is stored."""
     begun(journal)
-    assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+    journal.claim(RUN, holder="host-b:2", force=True)
     with nothing_stored(journal), pytest.raises(Fenced) as caught:
         journal.append([entry(2)], expected_seq=1, epoch=1)
     found = caught.value
-    assert (found.operation_id, found.epoch, found.current_epoch, found.owner) == (
-        OPERATION,
-        1,
-        2,
-        "host-b:2",
-    )
-    journal.append([entry(2, epoch=2)], expected_seq=1, epoch=2)
-    assert row(journal).last_seq == 2
+    named = (found.run, found.epoch, found.current_epoch, found.owner)
+    assert named == (RUN, 1, 2, "host-b:2")
+    journal.release(RUN, epoch=2)
+    with nothing_stored(journal), pytest.raises(Fenced, match="nobody holds it"):
+        journal.append([entry(2, epoch=2)], expected_seq=1, epoch=2)
 
 
-def test_every_claim_is_a_new_epoch(journal: Journal) -> None:
-    """Claims count up, name their owner, and add no entry."""
-    begun(journal)
-    before = row(journal)
-    claims = [journal.claim(RUN, OPERATION, owner=f"host-{n}") for n in range(3)]
-    assert claims == [2, 3, 4]
-    assert row(journal) == attrs.evolve(before, epoch=4, owner="host-2")
-
-
-def test_an_epoch_that_was_never_granted_is_fenced(journal: Journal) -> None:
-    """A writer with a made-up epoch is refused like one that was taken over."""
-    begun(journal)
-    with nothing_stored(journal), pytest.raises(Fenced):
-        journal.append([entry(2, epoch=9)], expected_seq=1, epoch=9)
-
-
-def test_a_batch_that_landed_before_the_claim_is_still_fenced(journal: Journal) -> None:
-    """Who was taken over is told so, whether or not its last append had landed."""
-    begun(journal)
-    journal.append([entry(2)], expected_seq=1, epoch=1)
-    journal.claim(RUN, OPERATION, owner="host-b:2")
-    with nothing_stored(journal), pytest.raises(Fenced):
-        journal.append([entry(2)], expected_seq=1, epoch=1)
-
-
-def test_a_settled_operation_can_be_claimed(journal: Journal) -> None:
-    """A claim that comes after the end changes only the epoch and the owner."""
+def test_a_settled_operation_stays_so_under_another_epoch(journal: Journal) -> None:
+    """A claim that comes after the end of an operation changes nothing of it."""
     begun(journal)
     journal.append([entry(2)], expected_seq=1, epoch=1, settled=True)
-    assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+    with nothing_stored(journal):
+        assert journal.claim(RUN, holder="host-b:2", force=True) == 2
+    journal.append([call_entry(3, epoch=2)], expected_seq=2, epoch=2)
     assert row(journal).settled
+
+
+@pytest.mark.parametrize("run", ["", "a b", "\ud800", None, 1])
+def test_a_run_that_no_operation_can_have_is_nobodys(journal: Journal, run: Any) -> None:
+    """A malformed run is refused where it is claimed, and unknown everywhere else."""
+    with pytest.raises((ValueError, TypeError), match="run"):
+        journal.claim(run, holder="host-a:1")
+    assert journal.held(run) is None
+    assert journal.silent_s(run) is None
+    journal.release(run, epoch=1)
+    with pytest.raises(Fenced):
+        journal.heartbeat(run, epoch=1)
+    assert journal.runs() == ()

@@ -383,7 +383,7 @@ def test_an_id_that_is_used_is_not_imported_over(journal: Journal) -> None:
 def test_an_imported_operation_goes_on(journal: Journal) -> None:
     """An operation that was imported unfinished can be claimed and appended to."""
     import_operation(journal, cut_export(4), allow_incomplete=True)
-    epoch = journal.claim(RUN, OPERATION, owner="host-b:2")
+    epoch = journal.claim(RUN, holder="host-b:2", force=True)
     assert epoch == 4
     journal.append([attrs.evolve(HISTORY[4], epoch=epoch)], expected_seq=4, epoch=epoch)
     assert len(journal.read(RUN, OPERATION)) == 5

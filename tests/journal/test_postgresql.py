@@ -149,8 +149,8 @@ def test_a_role_without_rights_is_told_so(closed: PostgresqlHome) -> None:
             journal.append([entry(7)], expected_seq=6, epoch=1)
         closed.execute(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO reader")
         journal.append([entry(7)], expected_seq=6, epoch=1, settled=True)
-        assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
-        journal.heartbeat(RUN, OPERATION, epoch=2)
+        assert journal.claim(RUN, holder="host-b:2", force=True) == 2
+        journal.heartbeat(RUN, epoch=2)
         journal.remove(RUN, OPERATION)
         begun(journal, operation_id="op-2")
 
@@ -170,12 +170,12 @@ def test_a_new_journal_has_these_tables(closed: PostgresqlHome) -> None:
         "meta",
         "operations",
         "removed",
+        "runs",
     }
     keyed = {key for key, (_, collation) in found.items() if collation == "C"}
     assert keyed == {
-        (table, column)
-        for table in ("entries", "heartbeats", "operations", "removed")
-        for column in ("run", "op")
+        *((table, "run") for table in ("entries", "heartbeats", "operations", "removed", "runs")),
+        *((table, "op") for table in ("entries", "operations", "removed")),
     }
     assert {key[1]: kind for key, (kind, _) in found.items() if key[0] == "entries"} == {
         "v": "integer", "run": "text", "op": "text", "seq": "bigint", "ep": "bigint",
@@ -238,8 +238,8 @@ def test_a_read_only_journal_writes_nothing(closed: PostgresqlHome) -> None:
     with open_journal(closed.url, read_only=True) as journal:
         for write in (
             lambda: journal.append([entry(7)], expected_seq=6, epoch=1),
-            lambda: journal.claim(RUN, OPERATION, owner="x"),
-            lambda: journal.heartbeat(RUN, OPERATION, epoch=1),
+            lambda: journal.claim(RUN, holder="x", force=True),
+            lambda: journal.heartbeat(RUN, epoch=1),
             lambda: journal.remove(RUN, OPERATION),
             lambda: begun(journal, operation_id="op-2"),
         ):
@@ -261,7 +261,7 @@ def test_a_server_that_is_read_only_is_named(closed: PostgresqlHome) -> None:
 def test_tables_that_are_dropped_meanwhile_are_missed(closed: PostgresqlHome) -> None:
     """A journal whose tables are dropped while it is open is unavailable, and says so."""
     journal = closed.open()
-    closed.execute("DROP TABLE heartbeats, entries, operations, removed, meta")
+    closed.execute("DROP TABLE heartbeats, runs, entries, operations, removed, meta")
     for call in (journal.operations, lambda: journal.append([entry(7)], expected_seq=6, epoch=1)):
         with pytest.raises(JournalUnavailable, match="a table of it is gone"):
             call()
@@ -324,13 +324,13 @@ def test_an_older_schema_is_raised_step_by_step(closed: PostgresqlHome) -> None:
 
 
 def test_a_journal_of_version_1_is_read_and_written_by_this_release(closed: PostgresqlHome) -> None:
-    """What was written before controllers gave signs of life is kept, and can be taken over."""
-    closed.execute("DROP TABLE heartbeats")
+    """What was written before runs were claimed is kept, and goes on in the epoch after it."""
+    closed.execute("DROP TABLE heartbeats, runs")
     for index in ("opening", "run", "id", "settled"):
         closed.execute(f"DROP INDEX operations_by_{index}")
     set_version(closed, 1)
     with closed.open() as journal:
         assert len(journal.read(RUN, OPERATION)) == 6
-        assert journal.silent_s(RUN, OPERATION) is None
-        assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e9) == 2
-        assert journal.silent_s(RUN, OPERATION) is not None
+        assert journal.silent_s(RUN) is None
+        assert journal.claim(RUN, holder="host-b:2") == 2
+        assert journal.silent_s(RUN) is not None

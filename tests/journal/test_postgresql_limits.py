@@ -15,7 +15,7 @@ from gymckpt.journal.rules import operation_from
 from tests.faults.disks import small_disk
 from tests.journal.conftest import PostgresqlHome
 from tests.journal.proxy import proxied
-from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
+from tests.journal.samples import HOLDER, OPERATION, RUN, begun, entries, entry, held_by, opening
 from tests.journal.servers import (
     TIMEOUT_S,
     at_commit,
@@ -33,7 +33,7 @@ from tests.racing import WAIT_S, in_threads, wait_until
 
 
 def test_a_deadlock_is_tried_again(pg_home: PostgresqlHome) -> None:
-    """A sign of life that the server sacrifices to end a deadlock is given after all."""
+    """A heartbeat that the server sacrifices to end a deadlock is given after all."""
     journal = pg_home.open_with(deadlock_timeout="20ms")
     begun(journal)
     pg_home.execute("UPDATE heartbeats SET beat_ts = 0")
@@ -42,13 +42,13 @@ def test_a_deadlock_is_tried_again(pg_home: PostgresqlHome) -> None:
         other.execute(f"SET search_path = {pg_home.schema}".encode())
         other.execute("BEGIN")
         other.execute("SELECT * FROM heartbeats FOR UPDATE")
-        with running(lambda: journal.heartbeat(RUN, OPERATION, epoch=1)) as outcome:
+        with running(lambda: journal.heartbeat(RUN, epoch=1)) as outcome:
             wait_until(lambda: waiting(pg_home))
-            other.execute("SELECT * FROM operations FOR UPDATE")
+            other.execute("SELECT * FROM runs FOR UPDATE")
             other.execute("COMMIT")
     assert outcome == [None]
     assert pg_home.server.log.count("deadlock detected") == before + 1
-    silent_s = journal.silent_s(RUN, OPERATION)
+    silent_s = journal.silent_s(RUN)
     assert silent_s is not None
     assert silent_s < WAIT_S
 
@@ -71,14 +71,12 @@ def test_serialization_failures_are_tried_again(
 
     def work(name: str) -> None:
         for number in range(12):
-            journal.claim(RUN, OPERATION, owner=f"{name}-{number}")
+            journal.claim(RUN, holder=f"{name}-{number}", force=True)
             with contextlib.suppress(Fenced):
-                journal.heartbeat(RUN, OPERATION, epoch=number)
+                journal.heartbeat(RUN, epoch=number)
 
     assert in_threads(*[lambda name=name: work(name) for name in "abcd"]) == [None] * 4
-    row = journal.operation(RUN, OPERATION)
-    assert row is not None
-    assert row.epoch == 1 + 4 * 12
+    assert held_by(journal).epoch == 1 + 4 * 12
     assert states["40001"] > 0
 
 
@@ -182,7 +180,7 @@ def test_a_server_that_is_gone_is_named_in_time(pg_home: PostgresqlHome) -> None
         for call in (
             lambda: journal.append([entry(2)], expected_seq=1, epoch=1),
             lambda: journal.read(RUN, OPERATION),
-            lambda: journal.silent_s(RUN, OPERATION),
+            lambda: journal.silent_s(RUN),
             lambda: open_journal(pg_home.url, busy_timeout_s=TIMEOUT_S),
         ):
             with impatient(journal), unavailable("not within 0.6 s; check the server"):
@@ -239,7 +237,8 @@ def test_an_answer_that_keeps_coming_is_not_cut_off(pg_home: PostgresqlHome) -> 
     large = [entry(seq, facts={"text": "x" * 9_000}) for seq in range(1, 41)]
     with proxied(pg_home.server.port) as proxy:
         journal = pg_home.open_with(port=proxy.port)
-        journal.open_operation(opening(), large, owner="host-a:1")
+        journal.claim(RUN, holder=HOLDER)
+        journal.open_operation(opening(), large)
         proxy.pause_s = 0.1
         began_s = time.monotonic()
         with impatient(journal):

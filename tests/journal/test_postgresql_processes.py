@@ -17,7 +17,16 @@ from gymckpt.journal.postgresql import PostgresqlStore
 from gymckpt.journal.schema import MIGRATIONS
 from tests.journal.conftest import PostgresqlHome
 from tests.journal.processes import in_fork, require_fork, together, working
-from tests.journal.samples import OPERATION, RUN, begun, entries, entry, opening
+from tests.journal.samples import (
+    FOUGHT_FOR,
+    OPERATION,
+    RUN,
+    begun,
+    entries,
+    entry,
+    held_by,
+    opening,
+)
 from tests.journal.servers import before_each_insert, running, store_of, waiting
 from tests.racing import WAIT_S, in_threads, wait_until
 
@@ -89,29 +98,27 @@ def test_an_operation_is_opened_by_one_of_two_that_come_at_once(
     with running(lambda: begun(first, 2)) as winner:
         inside.wait(WAIT_S)
         with pytest.raises(OperationIdUsed):
-            second.open_operation(opening(), [entry(1)], owner="host-b:2")
+            second.open_operation(opening(), [entry(1)])
     assert winner == [entries(1, 2)]
     assert first.read(RUN, OPERATION) == tuple(entries(1, 2))
 
 
 def test_processes_lose_and_double_nothing_while_others_fight(pg_home: PostgresqlHome) -> None:
-    """Beside processes on operations of their own, others take one over from each other."""
+    """Beside operations of a run that is left alone, processes take another run from each other."""
     count = 20
     journal = pg_home.open()
-    begun(journal)
+    begun(journal, run=FOUGHT_FOR)
     begun(journal, operation_id="alone")
     with together(*[("fight", pg_home.url, name, count) for name in "abc"]):
         for number in range(2, 2 * count):
             pair = entries(number, number, operation_id="alone")
             journal.append(pair, expected_seq=number - 1, epoch=1)
-    found = journal.read(RUN, OPERATION)[1:]
+    found = journal.read(FOUGHT_FOR, OPERATION)[1:]
     owners = {one.epoch: one.facts["owner"] for one in found}
     assert [one.seq for one in found] == list(range(2, len(found) + 2))
     assert all(one.facts["owner"] == owners[one.epoch] for one in found)
     assert all(one.epoch <= after.epoch for one, after in pairwise(found))
-    row = journal.operation(RUN, OPERATION)
-    assert row is not None
-    assert row.epoch == 1 + 3 * count
+    assert held_by(journal, FOUGHT_FOR).epoch == 1 + 3 * count
     assert 1 <= len(owners) <= 3 * count  # whose epoch was the last has written in any case
     assert max(Counter(one.epoch for one in found).values()) == 2
 
@@ -165,7 +172,7 @@ def test_a_controller_that_is_stopped_in_a_transaction_lets_others_take_over(
         assert worker.hear() == "inside"
         worker.process.send_signal(signal.SIGSTOP)
         began_s = time.monotonic()
-        assert journal.claim(RUN, OPERATION, owner="host-b:2") == 2
+        assert journal.claim(RUN, holder="host-b:2", force=True) == 2
         assert time.monotonic() - began_s < 5.0
         worker.process.send_signal(signal.SIGCONT)
         worker.tell()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gymckpt.errors import JournalError, JournalUnavailable, OperationIdUsed
 from gymckpt.journal import Journal, OperationRow, Selection
 from tests.journal.conftest import Home
-from tests.journal.samples import OPERATION, RUN, begun, call_entry, entries, entry, opening
+from tests.journal.samples import HOLDER, OPERATION, RUN, begun, call_entry, entries, entry, opening
 
 RUNS = ("run-1", "run-2")
 CHARTS = ("checkpoint", "restore")
@@ -24,9 +24,8 @@ def filled(journal: Journal) -> list[OperationRow]:
         state = STATES[number % 3]
         first = entry(1, run=run, operation_id=f"op-{number % 5}-{chart}", ts=1_000.0 + number)
         last = attrs.evolve(first, seq=2, source="open", dest=state, ts=5_000.0 - number)
-        journal.open_operation(
-            opening(first.operation_id, run, chart=chart), [first], owner="host-a:1"
-        )
+        journal.claim(run, holder=HOLDER)
+        journal.open_operation(opening(first.operation_id, run, chart=chart), [first])
         journal.append([last], expected_seq=1, epoch=1, settled=state != "open")
     return list(journal.operations())
 
@@ -96,7 +95,7 @@ def test_a_removed_operation_is_gone_and_its_id_stays_used(home: Home) -> None:
         assert [row.operation_id for row in opened.operations()] == ["op-2"]
         assert opened.operation(RUN, OPERATION) is None
         with pytest.raises(OperationIdUsed, match=f"{OPERATION}.*removed"):
-            opened.open_operation(opening(), first, owner="host-b:2")
+            opened.open_operation(opening(), first)
         with pytest.raises(JournalError, match="holds no operation"):
             opened.read(RUN, OPERATION)
 

@@ -45,7 +45,7 @@ def test_a_lock_that_outlasts_the_timeout_is_unavailable(tmp_path: Path) -> None
         locker = stack.enter_context(locking(path))
         writes: list[Callable[[], object]] = [
             lambda: journal.append([entry(2)], expected_seq=1, epoch=1),
-            lambda: journal.claim(RUN, OPERATION, owner="x"),
+            lambda: journal.claim(RUN, holder="x", force=True),
             lambda: begun(journal, operation_id="op-2"),
         ]
         for write in writes:
@@ -177,7 +177,7 @@ def test_a_deleted_file_stops_writing(sqlite_home: SqliteHome, suffix: str) -> N
     lost.unlink()
     writes: list[Callable[[], object]] = [
         lambda: journal.append([entry(2)], expected_seq=1, epoch=1),
-        lambda: journal.claim(RUN, OPERATION, owner="x"),
+        lambda: journal.claim(RUN, holder="x", force=True),
         lambda: begun(journal, operation_id="op-2"),
     ]
     for write in writes:

@@ -106,7 +106,7 @@ def test_a_file_system_without_hard_links_is_refused(
     assert os.listdir(tmp_path) == []
 
 
-def test_the_tables_of_version_3_are_these(closed: Path) -> None:
+def test_the_tables_of_version_4_are_these(closed: Path) -> None:
     """The migrations make exactly what release 0.1 made; a change needs a new one."""
     connection = sqlite3.connect(closed)
     found = {
@@ -123,8 +123,12 @@ def test_the_tables_of_version_3_are_these(closed: Path) -> None:
         "operations_by_id": "CREATE INDEX operations_by_id ON operations (op)",
         "operations_by_settled": "CREATE INDEX operations_by_settled ON operations (settled)",
         "heartbeats": (
-            "CREATE TABLE heartbeats ( run TEXT NOT NULL, op TEXT NOT NULL, "
-            "beat_ts DOUBLE NOT NULL, PRIMARY KEY (run, op) )"
+            "CREATE TABLE heartbeats ( run TEXT NOT NULL, beats BIGINT NOT NULL, "
+            "beat_ts DOUBLE NOT NULL, PRIMARY KEY (run) )"
+        ),
+        "runs": (
+            "CREATE TABLE runs ( run TEXT NOT NULL, ep BIGINT NOT NULL, holder TEXT NOT NULL, "
+            "since_ts DOUBLE NOT NULL, PRIMARY KEY (run) )"
         ),
         "meta": "CREATE TABLE meta ( schema_version INTEGER NOT NULL )",
         "removed": (
@@ -216,7 +220,7 @@ def test_a_database_of_something_else_is_left_as_it_is(
 def _all_of(journal: Journal) -> object:
     rows = journal.operations()
     keys = [(row.run, row.operation_id) for row in rows]
-    return rows, [(journal.read(*key), journal.silent_s(*key)) for key in keys]
+    return rows, journal.runs(), [journal.read(*key) for key in keys]
 
 
 def test_a_truncated_journal_is_never_read_as_a_shorter_one(closed: Path, tmp_path: Path) -> None:

@@ -106,16 +106,17 @@ def test_an_older_schema_is_raised_step_by_step(closed: Path) -> None:
 
 
 def test_a_journal_of_version_1_is_read_and_written_by_this_release(closed: Path) -> None:
-    """What was written before controllers gave signs of life is kept, and can be taken over."""
+    """What was written before runs were claimed is kept, and goes on in the epoch after it."""
     edit(closed, "DROP TABLE heartbeats")
+    edit(closed, "DROP TABLE runs")
     for index in ("opening", "run", "id", "settled"):
         edit(closed, f"DROP INDEX operations_by_{index}")
     edit(closed, "UPDATE meta SET schema_version = 1")
     with open_journal(closed) as journal:
         assert len(journal.read(RUN, OPERATION)) == 6
-        assert journal.silent_s(RUN, OPERATION) is None
-        assert journal.claim(RUN, OPERATION, owner="host-b:2", stale_s=1e9) == 2
-        assert journal.silent_s(RUN, OPERATION) is not None
+        assert journal.silent_s(RUN) is None
+        assert journal.claim(RUN, holder="host-b:2") == 2
+        assert journal.silent_s(RUN) is not None
 
 
 def test_a_new_journal_runs_every_step(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_a_read_only_journal_writes_nothing(closed: Path) -> None:
         with pytest.raises(JournalUnavailable, match="read only"):
             journal.append([entry(7)], expected_seq=6, epoch=1)
         with pytest.raises(JournalUnavailable, match="read only"):
-            journal.claim(RUN, OPERATION, owner="x")
+            journal.claim(RUN, holder="x", force=True)
         with pytest.raises(JournalUnavailable, match="read only"):
             begun(journal, operation_id="op-2")
         assert len(journal.read(RUN, OPERATION)) == 6

@@ -9,7 +9,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.errors import JournalUnavailable
 from gymckpt.journal import Journal
 from gymckpt.journal.steps import steps_of
-from tests.journal.samples import begun, call_entry, entry, opening
+from tests.journal.samples import HOLDER, begun, call_entry, entry, opening
 
 
 def mixed(operation_id: str, run: str = "run-1") -> list[Entry]:
@@ -30,7 +30,8 @@ def test_steps_are_the_entries_of_the_operations_themselves(journal: Journal) ->
     histories = [mixed("op-b"), mixed("op-a"), mixed("op-c", "run-2")]
     for history in histories:
         first = history[0]
-        journal.open_operation(opening(first.operation_id, first.run), history, owner="host-a:1")
+        journal.claim(first.run, holder=HOLDER)
+        journal.open_operation(opening(first.operation_id, first.run), history)
     expected = [
         one
         for history in sorted(histories, key=lambda found: (found[0].run, found[0].operation_id))

@@ -15,7 +15,7 @@ from typing import Any
 
 from gymckpt.errors import Fenced, JournalConflict, JournalError
 from gymckpt.journal import Journal, open_journal
-from tests.journal.samples import OPERATION, RUN, begun, entries, entry
+from tests.journal.samples import FOUGHT_FOR, OPERATION, RUN, begun, entries, entry
 
 BUSY_TIMEOUT_S = 30.0
 
@@ -57,19 +57,19 @@ def _append_shared(journal: Journal, mark: str) -> None:
 
 
 def fight(path: str, name: str, count: str) -> None:
-    """Take the shared operation over again and again, appending what one can before it is lost."""
+    """Take a run over again and again, appending what one can before it is lost."""
     _say("ready")
     _wait()
     with open_journal(path, busy_timeout_s=BUSY_TIMEOUT_S) as journal:
         for number in range(int(count)):
-            epoch = journal.claim(RUN, OPERATION, owner=f"{name}-{number}")
-            held = journal.operation(RUN, OPERATION)
+            epoch = journal.claim(FOUGHT_FOR, holder=f"{name}-{number}", force=True)
+            held = journal.operation(FOUGHT_FOR, OPERATION)
             assert held is not None
             at = held.last_seq
             mark = {"owner": f"{name}-{number}"}
             try:
                 for seq in (at + 1, at + 2):
-                    one = entry(seq, epoch=epoch, facts=mark)
+                    one = entry(seq, run=FOUGHT_FOR, epoch=epoch, facts=mark)
                     journal.append([one], expected_seq=seq - 1, epoch=epoch)
             except Fenced:
                 continue

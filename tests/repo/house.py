@@ -29,6 +29,7 @@ STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
 
 CONTROLLER = frozenset(
     {"calls", "coordinator", "moves", "operations", "recovery", "running", "superseding"}
+    | {"unreadable"}
 )
 """The verbs of the coordinator, taking over from a controller that is gone, operators' moves."""
 

@@ -20,11 +20,12 @@ from gymckpt.journal import (
     MemoryJournal,
     MemoryStore,
     OperationRow,
+    RunRow,
     Selection,
     open_journal,
 )
 from gymckpt.journal.entry import Row
-from gymckpt.journal.rules import fenced
+from gymckpt.journal.rules import check_epoch
 from gymckpt.testing.journal_contract import JournalContract
 from tests.postgresql import Server
 
@@ -73,7 +74,7 @@ class Unfenced(MemoryJournal):
 
     def append(self, entries: Sequence[Entry], **given: Any) -> None:
         run, name = (entries[0].run, entries[0].operation_id) if entries else ("", "")
-        held = self.operation(run, name)
+        held = self.held(run) if self.operation(run, name) else None
         epoch = held.epoch if held else 1
         own = [attrs.evolve(one, epoch=epoch) for one in entries]
         super().append(own, **{**given, "epoch": epoch})
@@ -141,11 +142,42 @@ class Reusing(MemoryJournal):
 class Takeover(MemoryJournal):
     """Takes over from the living too, and says nothing of their silence."""
 
-    def claim(self, *args: Any, owner: str, stale_s: float | None = None) -> int:
-        return super().claim(*args, owner="somebody") and 2
+    def claim(self, run: str, *, holder: str, **_given: Any) -> int:
+        return super().claim(run, holder=holder, force=True)
 
-    def silent_s(self, run: str, operation_id: str) -> float | None:
+    def silent_s(self, run: str) -> float | None:
         return None
+
+
+class Keeping(MemoryJournal):
+    """Lets no run go that was given back."""
+
+    def _release(self, run: str, epoch: int) -> None:
+        """Do nothing."""
+
+
+class Raising(MemoryJournal):
+    """Gives its own holder a new epoch with every claim."""
+
+    def _claim(self, run: str, *args: Any) -> int:
+        held = self.store.runs.get(run)
+        if held is not None:
+            self.store.runs[run] = attrs.evolve(held, holder="somebody")
+        return super()._claim(run, args[0], None, True)
+
+
+class Unmoved(MemoryJournal):
+    """Does not look whether the holder has moved since."""
+
+    def _claim(self, run: str, holder: str, unmoved: Any, force: bool) -> int:
+        return super()._claim(run, holder, unmoved, force or unmoved is not None)
+
+
+class Opening(MemoryJournal):
+    """Lets everybody open."""
+
+    def _insert(self, *args: Any, driven: bool) -> None:
+        super()._insert(*args, driven=False)
 
 
 class Mixed(MemoryJournal):
@@ -164,43 +196,44 @@ class Reticent(MemoryJournal):
 
 
 class Lifeless(MemoryJournal):
-    """Stores no sign of life but the first."""
+    """Stores no heartbeat but the first."""
 
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
-        held = self._operation(run, operation_id)
-        if held is None or held.epoch != epoch:
-            raise fenced(held, run, operation_id, epoch)
+    def _heartbeat(self, run: str, epoch: int) -> None:
+        check_epoch(self.store.runs.get(run), run, epoch)
 
-    def _claim(self, *args: Any) -> int:
-        beats = dict(self.store.beats_s)
-        epoch = super()._claim(*args)
-        self.store.beats_s = beats
+    def _claim(self, run: str, *args: Any) -> int:
+        held = self.store.runs.get(run)
+        epoch = super()._claim(run, *args)
+        if held is not None:
+            self._beats_as(run, held)
         return epoch
+
+    def _beats_as(self, run: str, held: RunRow) -> None:
+        now = self.store.runs[run]
+        self.store.runs[run] = attrs.evolve(now, beats=held.beats, beat_ts=held.beat_ts)
 
 
 class Private(MemoryJournal):
-    """Keeps signs of life in the object, where no other controller sees them."""
+    """Keeps heartbeats in the object, where no other controller sees them."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
-        self._beats_s: dict[Any, float] = {}
+        self._beats_ts: dict[str, float] = {}
 
-    def _heartbeat(self, run: str, operation_id: str, epoch: int) -> None:
-        shared = dict(self.store.beats_s)
-        super()._heartbeat(run, operation_id, epoch)
-        self._beats_s |= self.store.beats_s
-        self.store.beats_s = shared
+    def _heartbeat(self, run: str, epoch: int) -> None:
+        check_epoch(self.store.runs.get(run), run, epoch)
+        self._beats_ts[run] = self.store.now_s()
 
-    def _age_s(self, key: tuple[str, str]) -> float | None:
-        beat_s = self._beats_s.get(key, self.store.beats_s.get(key))
-        return None if beat_s is None else self.store.now_s() - beat_s
+    def _silent_s(self, run: str) -> float | None:
+        beat_ts = self._beats_ts.get(run)
+        return super()._silent_s(run) if beat_ts is None else self.store.now_s() - beat_ts
 
 
 class Immortal(MemoryJournal):
     """Never says that anybody is silent."""
 
-    def _age_s(self, key: tuple[str, str]) -> float | None:
-        return 0.0 if key in self.store.beats_s else None
+    def _silent_s(self, run: str) -> float | None:
+        return 0.0 if run in self.store.runs else None
 
 
 class OwnLock(MemoryJournal):
@@ -216,16 +249,19 @@ class OwnLock(MemoryJournal):
         self._on_what_was_read((batch.run, batch.operation_id), super()._append, batch)
 
     def _claim(self, *args: Any) -> Any:
-        return self._on_what_was_read(args[:2], super()._claim, *args)
+        return self._on_what_was_read((args[0], ""), super()._claim, *args)
 
     def _on_what_was_read(self, key: Any, write: Callable[..., Any], *args: Any) -> Any:
         with self._own:
             held, rows = self.store.operations.get(key), list(self.store.rows.get(key, []))
+            run = self.store.runs.get(key[0])
             with contextlib.suppress(threading.BrokenBarrierError):
                 self._meeting.wait(0.01)
             self._meeting.reset()
             if held is not None:
                 self.store.operations[key], self.store.rows[key] = held, rows
+            if run is not None:
+                self.store.runs[key[0]] = run
             return write(*args)
 
 
@@ -314,7 +350,14 @@ FOUND_BY: list[tuple[type[MemoryJournal], str]] = [
     (Reticent, "test_it_says_whether_calls_may_wait"),
     (Lifeless, HEARTBEAT_IS_SEEN),
     (Lifeless, CLAIM_IS_SEEN),
+    (Lifeless, "test_every_heartbeat_moves_the_row"),
     (Private, HEARTBEAT_IS_SEEN),
+    (Takeover, "test_the_living_keep_their_run"),
+    (Keeping, "test_a_run_that_was_given_back_is_claimed_at_once"),
+    (Raising, "test_the_holder_is_given_its_own_epoch"),
+    (Unmoved, "test_the_living_keep_their_run"),
+    (Unmoved, "test_of_racing_claims_one_finds_the_holder_unmoved"),
+    (Opening, "test_nothing_is_opened_without_the_run"),
     (Immortal, HEARTBEAT_IS_SEEN),
     (OwnLock, "test_of_racing_writers_one_lands"),
     (OwnLock, "test_claims_are_all_different"),
