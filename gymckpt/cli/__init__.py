@@ -46,6 +46,8 @@ MODULES: Mapping[str, str] = {
     "sweep": "moving",
     "mark-gone": "moving",
     "recover": "moving",
+    "runs": "holding",
+    "release": "holding",
     "verify": "verifying",
 }
 """Command to the module that has it, in the order of the help."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import sys
@@ -45,6 +46,7 @@ __all__ = [
     "RunOption",
     "answering",
     "clock_text",
+    "confirm_force",
     "console",
     "find",
     "leave",
@@ -134,6 +136,33 @@ def answering() -> Iterator[None]:
         leave(text_of(error), CANNOT_ANSWER)
 
 
+def confirm_force(journal: Journal, run: str, *, force: bool) -> None:
+    """
+    Before a run is taken by force: say from whom and what that does, and ask where one can answer.
+
+    Args:
+        journal: Where the run is.
+        run: The run.
+        force: Whether it is to be taken by force.
+    """
+    held = journal.held(run) if force else None
+    if held is None or not held.holder:
+        return
+    from gymckpt.runtime.holding import is_gone  # noqa: PLC0415 - imported when needed
+
+    if is_gone(held.holder):
+        return
+    age_s = journal.silent_s(run) or 0.0
+    what = (
+        f"run {run!r:.100} is held by {held.holder}, whose last heartbeat is {age_s:.1f} s old; "
+        "taking it by force ends every verb of that trainer with Fenced"
+    )
+    if sys.stdin.isatty():
+        typer.confirm(f"{lines_of(what)}. Go on?", abort=True, err=True)
+    else:
+        say(what, error=True)
+
+
 # --- finding ------------------------------------------------------------------------------------
 
 
@@ -149,17 +178,18 @@ class Source:
 
     def alive(self, row: OperationRow) -> bool | None:
         """
-        Whether an operation's controller gives signs of life; False: it counts as gone.
+        Whether an operation's controller gives heartbeats; False: it counts as gone.
 
         None where that is not known, needless, or one is merely late.
         """
-        if row.settled or self.from_file:
+        found = self.found(row)
+        silent_s = found.silent_s
+        if found.undriven:
+            return False
+        if silent_s is None:
             return None
         from gymckpt.diagnosis.signs import standing_of  # noqa: PLC0415 - imported when needed
 
-        silent_s = self.journal.silent_s(row.run, row.operation_id)
-        if silent_s is None:
-            return None
         return {"alive": True, "silent": False}.get(standing_of(row.owner, silent_s))
 
     def found(self, row: OperationRow | None) -> Found:
@@ -167,7 +197,7 @@ class Source:
         return Found(row=row, journal=self.journal, cut=self.cut, from_file=self.from_file)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Found:
     """One operation, where it was found."""
 
@@ -195,10 +225,25 @@ class Found:
 
     @property
     def silent_s(self) -> float | None:
-        """How long ago its controller gave a sign of life, where the journal keeps any."""
-        if self.row is None or self.row.settled or self.from_file:
+        """How old the last heartbeat of its controller is, where that still holds the run."""
+        if self.row is None or self.row.settled or self.from_file or self.undriven:
             return None
-        return self.journal.silent_s(self.row.run, self.row.operation_id)
+        return self.journal.silent_s(self.row.run)
+
+    @functools.cached_property
+    def undriven(self) -> str:
+        """Why certainly nobody drives it any more; empty where somebody may."""
+        row = self.row
+        if row is None or row.settled or self.from_file:
+            return ""
+        held = self.journal.held(row.run)
+        if held is None or not held.holder:
+            return "no process holds the run"
+        if held.epoch != row.epoch:
+            return f"{held.holder} holds the run now, and has not recovered this operation"
+        from gymckpt.runtime.holding import is_gone  # noqa: PLC0415 - imported when needed
+
+        return f"{held.holder} has ended" if is_gone(held.holder) else ""
 
 
 @contextlib.contextmanager

@@ -94,6 +94,7 @@ def explanation_of(found: Found, now_ts: float | None = None) -> Explanation:
         owner=row.owner if row is not None else "",
         epoch=row.epoch if row is not None else None,
         silent_s=found.silent_s if now_ts is None else None,
+        undriven=found.undriven if now_ts is None else "",
         cut=found.cut,
     )
     first = explained()

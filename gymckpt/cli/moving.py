@@ -20,6 +20,7 @@ from gymckpt.cli.common import (
     JsonOption,
     RunOption,
     answering,
+    confirm_force,
     console,
     find,
     leave,
@@ -46,7 +47,9 @@ ReasonOption = Annotated[
 ForceOption = Annotated[
     bool,
     typer.Option(
-        "--force", help="Take the operation away from a controller that gives signs of life."
+        "--force",
+        help="Take the run away from a controller that is alive, which ends every verb of its "
+        "trainer; asks first where it can.",
     ),
 ]
 ActorOption = Annotated[
@@ -86,6 +89,7 @@ def discard(
 
     with _moving(), find(op, journal=journal, run=run, writing=True) as found:
         row = found.known_row()
+        confirm_force(found.journal, row.run, force=force)
         handles = _handles(actor, ray_address)
         moved = _done(
             moves.discard(
@@ -116,6 +120,7 @@ def sweep(
 
     with _moving(), find(op, journal=journal, run=run, writing=True) as found:
         row = found.known_row()
+        confirm_force(found.journal, row.run, force=force)
         handles = _handles(actor, ray_address)
         moved = _done(
             moves.sweep(
@@ -149,6 +154,7 @@ def mark_gone(
 
     with _moving(), find(op, journal=journal, run=run, writing=True) as found:
         row = found.known_row()
+        confirm_force(found.journal, row.run, force=force)
         handles = _handles(actor, ray_address)
         moved = _done(
             moves.mark_gone(
@@ -179,6 +185,8 @@ def recover(
     with _moving(), opened_source(journal, writing=True) as source:
         unfinished = source.journal.operations(run, unfinished=True)
         runs = dict.fromkeys(row.run for row in unfinished)
+        for one in runs:
+            confirm_force(source.journal, one, force=force)
         handles = _handles(actor, ray_address)
         found = [
             (one, outcome)
@@ -277,7 +285,7 @@ def _left_over(unconfirmed: Sequence[str], missing: Sequence[str]) -> Sequence[T
         lines.append(Text(said, style="yellow"))
     if missing:
         said = (
-            f"{len(missing)} not asked, for want of a handle: {sample(missing)}; recover with "
+            f"{len(missing)} not asked, since there is no handle: {sample(missing)}; recover with "
             "--actor INSTANCE=NAME, or let the controller recover; else each reopens when its "
             "lease ends"
         )

@@ -40,7 +40,9 @@ class Case:
     epoch: int
     """Which epoch drives it: the row's where that is known, else the last entry's."""
     silent_s: float | None
-    """How long ago the owner gave a sign of life, where the journal keeps any."""
+    """How old the last heartbeat of the run's holder is, where the journal keeps any."""
+    undriven: str
+    """Why nobody drives it, where that is certain."""
     history: tuple[Mapping[tuple[str, str], Story], ...]
     """The stories of earlier operations, the latest first."""
 
@@ -76,6 +78,7 @@ def case_of(
     owner: str,
     epoch: int | None,
     silent_s: float | None,
+    undriven: str = "",
 ) -> Case | None:
     """
     Work a history out; None where it does not even have a legal first entry.
@@ -87,7 +90,8 @@ def case_of(
             instances.
         owner: Who drives it, where that is known.
         epoch: Which epoch drives it, where that is known.
-        silent_s: How long ago the owner gave a sign of life, where the journal keeps any.
+        silent_s: How old the last heartbeat is, where the journal keeps any.
+        undriven: Why nobody drives it, where that is certain.
     """
     replayed = replay(entries)
     operation = replayed.state
@@ -105,5 +109,6 @@ def case_of(
         owner=owner,
         epoch=max(last.epoch, epoch or 0),
         silent_s=silent_s,
+        undriven=undriven,
         history=tuple(stories_of(one) for one in history),
     )

@@ -42,6 +42,7 @@ def explain(
     owner: str = "",
     epoch: int | None = None,
     silent_s: float | None = None,
+    undriven: str = "",
     cut: str = "",
 ) -> Explanation:
     """
@@ -54,12 +55,21 @@ def explain(
             all entries of each, or only those of the instances that matter.
         owner: Who drives it, as the journal's row says.
         epoch: Which epoch drives it, as the journal's row says.
-        silent_s: How long ago the owner gave a sign of life, as `Journal.silent_s` says.
+        silent_s: How old the last heartbeat of the run's holder is, as `Journal.silent_s` says.
+        undriven: Why nobody drives it, where that is certain; empty where somebody may.
         cut: What is missing, where the entries come from a file that was cut off.
     """
     given = tuple(entries)
     past = [one for one, _ in zip(history, range(HISTORY_MAX), strict=False)]
-    case = case_of(given, now_ts=now_ts, history=past, owner=owner, epoch=epoch, silent_s=silent_s)
+    case = case_of(
+        given,
+        now_ts=now_ts,
+        history=past,
+        owner=owner,
+        epoch=epoch,
+        silent_s=silent_s,
+        undriven=undriven,
+    )
     return _unopened(given, now_ts, cut) if case is None else _explained(case, cut)
 
 

@@ -151,10 +151,10 @@ class Controller:
     """Its token; empty where only the entries are known."""
     epoch: int
     status: Literal["ended", "alive", "silent", "unknown"]
-    """`ended`: nobody need drive it. `alive`: its signs of life come in time. `silent`: it counts
-    as gone. `unknown`: a sign of life is late; where the journal keeps none: no entry is due."""
+    """`ended`: nobody need drive it. `alive`: its heartbeats come in time. `silent`: it counts
+    as gone. `unknown`: a heartbeat is late; where the journal keeps none: no entry is due."""
     seen_ts: float
-    """Its last sign of life."""
+    """Its last heartbeat."""
     due_ts: float | None
     """When the next one must come at the latest, where one must."""
     takeovers: int

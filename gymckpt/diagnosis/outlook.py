@@ -207,9 +207,9 @@ def moves_of(case: Case, controller: Controller) -> tuple[Move, ...]:
 
 
 _HELD = {
-    "alive": "its controller is alive: stop that first, or add --force, which takes the operation "
-    "away from it",
-    "unknown": "refused if its controller shows a sign of life, unless --force is added",
+    "alive": "its controller is alive: stop that first, or add --force, which takes the run away "
+    "from it and ends every verb of its trainer",
+    "unknown": "refused if its controller shows a heartbeat, unless --force is added",
 }
 
 

@@ -73,7 +73,7 @@ class OverviewLine:
     owner: str
     epoch: int
     alive: bool | None
-    """Whether its controller gives signs of life; None where that is not known or needless."""
+    """Whether its controller gives heartbeats; None where that is not known or needless."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON data; `docs/cli.md` documents the shape."""
@@ -90,7 +90,7 @@ def overview_of(
         row: The journal's row.
         outline: Its entries, as `Journal.outline` gives them; may be any beginning of them.
         now_ts: This moment.
-        alive: Whether its controller gives signs of life, where that is known.
+        alive: Whether its controller gives heartbeats, where that is known.
     """
     chart = chart_of(outline[0]) if outline else None
     opening: JsonFacts = outline[0].facts if outline else {}

@@ -43,10 +43,10 @@ QUICK_CALLS = (RENEW, RESUME)
 
 
 BEATS_MISSED_MAX = 2
-"""Of how many signs of life a controller may be late and still be called alive."""
+"""Of how many heartbeats a controller may be late and still be called alive."""
 
 ALIVE_MIN_S = 1.0
-"""For how long after a sign of life it is called so in any case: a journal takes its time."""
+"""For how long after a heartbeat it is called so in any case: a journal takes its time."""
 
 
 def standing_of(owner: str, silent_s: float) -> Literal["alive", "silent", "unknown"]:
@@ -54,12 +54,12 @@ def standing_of(owner: str, silent_s: float) -> Literal["alive", "silent", "unkn
     Return what its silence tells of a controller.
 
     Args:
-        owner: Its token, which tells how often it gives a sign of life; if not, the slowest pace
+        owner: Its token, which tells how often it gives a heartbeat; if not, the slowest pace
             that there is is assumed.
         silent_s: How long ago it gave the last.
 
     Returns:
-        `silent` where it counts as gone, `alive` where hardly a sign of life is late; between the
+        `silent` where it counts as gone, `alive` where hardly a heartbeat is late; between the
         two nothing is known.
     """
     if silent_s > gone_after_s(owner):
@@ -69,13 +69,13 @@ def standing_of(owner: str, silent_s: float) -> Literal["alive", "silent", "unkn
 
 
 def pace_of(owner: str) -> float | None:
-    """Return how often a controller gives a sign of life, in seconds; None where it tells none."""
+    """Return how often a controller gives a heartbeat, in seconds; None where it tells none."""
     told_s = gone_after_s(owner, 0.0)
     return told_s / HEARTBEATS_PER_TIMEOUT if told_s else None
 
 
 def controller_of(case: Case) -> Controller:
-    """Say who drives the operation and whether it gives signs of life."""
+    """Say who drives the operation and whether it gives heartbeats."""
     last, epochs = case.last, len({entry.epoch for entry in case.entries})
     claimed = case.epoch > last.epoch
     due_at_s = min((one.at_s for one in case.upcoming), default=None)
@@ -84,6 +84,8 @@ def controller_of(case: Case) -> Controller:
     status: Literal["ended", "alive", "silent", "unknown"]
     if case.operation.settled:
         status = "ended"
+    elif case.undriven:
+        status = "silent"
     elif case.silent_s is not None:
         status = standing_of(case.owner, silent_s)
     elif due_at_s is None:
@@ -97,13 +99,15 @@ def controller_of(case: Case) -> Controller:
     ago = duration(max(0.0, silent_s))
     words = {
         "ended": "nobody need drive it any more",
-        "alive": f"{who} is alive, its last sign of life is {ago} old",
-        "silent": f"{who} {silent}: its last sign of life is {ago} old",
+        "alive": f"{who} is alive, its last heartbeat is {ago} old",
+        "silent": f"{who} {silent}: its last heartbeat is {ago} old",
         "unknown": f"{who} made its last entry {ago} ago, and none has been due since"
         if case.silent_s is None
-        else f"{who} may have ended: its last sign of life is {ago} old{_pace_words(case)}",
+        else f"{who} may have ended: its last heartbeat is {ago} old{_pace_words(case)}",
     }[status]
-    if claimed and status != "ended":
+    if case.undriven and status != "ended":
+        words = f"nobody: {case.undriven}"
+    if claimed and status != "ended" and not case.undriven:
         words += f"; it has claimed the operation as epoch {case.epoch} and recorded nothing yet"
     return Controller(
         owner=owner,
@@ -190,7 +194,7 @@ def _overdue(case: Case) -> Iterator[Finding]:
     words = {
         "alive": f"its controller is alive, but {late}: its journal may hang or be full; look into "
         "the controller's log",
-        "unknown": f"its controller has given no sign of life for {duration(case.silent_s)}, and "
+        "unknown": f"its controller has given no heartbeat for {duration(case.silent_s)}, and "
         f"{late}: it has ended, or it or its journal hangs",
     }[standing]
     yield Finding(code="overdue", problem=True, words=words)
@@ -203,7 +207,7 @@ def _quiet(case: Case) -> Iterator[Finding]:
         return
     if own_s < silent_s <= gone_after_s(case.owner):
         words = (
-            f"its controller must give a sign of life within {duration(own_s)} and gave none for "
+            f"its controller must give a heartbeat within {duration(own_s)} and gave none for "
             f"{duration(silent_s)}: see whether it still runs"
         )
         yield Finding(code="quiet", problem=True, words=words)
