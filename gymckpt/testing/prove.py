@@ -20,16 +20,19 @@ __all__ = ["SIZES", "main"]
 SIZES: Sequence[tuple[str, int, int]] = (
     ("checkpoint", 1, 2),
     ("checkpoint", 3, 1),
-    ("checkpoint", 2, 1),
     ("restore", 1, 2),
-    ("restore", 2, 2),
+    ("checkpoint", 2, 1),
     ("restore", 3, 1),
-    ("retire", 2, 3),
+    ("restore", 2, 1),
     ("retire", 3, 2),
-    ("forget", 2, 3),
-    ("forget", 3, 2),
-    ("resume", 2, 3),
     ("resume", 3, 2),
+    ("forget", 3, 2),
+    ("resume", 1, 3),
+    ("retire", 1, 3),
+    ("forget", 1, 3),
+    ("retire", 2, 2),
+    ("resume", 2, 2),
+    ("forget", 2, 2),
 )
 """Subject, instances and faults, the longest first."""
 
