@@ -12,6 +12,7 @@ import os
 import re
 import unicodedata
 from pathlib import Path
+from typing import Any, cast
 
 from gymckpt.wording import show
 
@@ -85,7 +86,7 @@ def _plain(value: object) -> str:
     """Return the text of a path, as a plain `str` whatever class it has."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{_WHAT} must be a str or os.PathLike, not {show(value)}")
-    text: object = os.fspath(value)
+    text: object = os.fspath(cast("Any", value))
     if not isinstance(text, str):
         raise TypeError(f"{_WHAT} must be a path of text, not of bytes: {show(text)}")
     return str.__str__(text)
