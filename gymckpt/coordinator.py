@@ -54,16 +54,15 @@ from gymckpt.replies import (
     GymCheckpointPrepareSummary,
     staging_keys_of,
 )
+from gymckpt.roots import require_root
 from gymckpt.running import BodyGuard, Running
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
 from gymckpt.standins import forbid_retry
 from gymckpt.topology import (
-    absolute,
     require_disjoint,
     require_inventory,
     require_no_restart,
-    require_root,
     require_topology,
     to_facts,
 )
@@ -331,7 +330,8 @@ class GymCheckpointCoordinator:
         Args:
             checkpoint_id: The checkpoint, parked.
             checkpoint_root: The unpublished snapshot's directory; the manifest is written there
-                last, after every instance's reply was validated.
+                last, after every instance's reply was validated. A relative path or `~` is
+                resolved on this host, and instances are told the absolute path.
             episodes_by_instance: Every instance to the episodes to save.
             restarts: Instance to the episodes that it reported as starting over, as `prepared`
                 yields them.
@@ -342,7 +342,8 @@ class GymCheckpointCoordinator:
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: The topology does not match, or a rollout is named twice; nothing was sent.
+            ValueError: The topology does not match, a rollout is named twice, or the root is a URL
+                or unsafe; nothing was sent.
             IllegalTransition: The checkpoint is not parked on this coordinator; nothing was sent.
             GymCheckpointOperationError: A call failed; no manifest appears, all were reopened.
             OSError: The manifest could not be made durable; none appears, all were reopened.
@@ -362,7 +363,7 @@ class GymCheckpointCoordinator:
         require_no_restart(offered, calls.restarts)
         calls.offer = Offer(root=root, episodes=offered, restarts=left_out)
         counts = {instance: len(episodes) for instance, episodes in offered.items()}
-        facts = {"root": str(absolute(root)), "offered": counts}
+        facts = {"root": root, "offered": counts}
         await running.advance("commit", "committed", facts)
         return calls.result
 
@@ -462,7 +463,8 @@ class GymCheckpointCoordinator:
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: The topology does not match or the id was used; nothing was sent.
+            ValueError: The topology does not match, the id was used, or the root is a URL or
+                unsafe; nothing was sent.
             OperationOpen: Another operation is open on this coordinator.
             GymCheckpointOperationError: Some instance failed; the restored attempts were retired
                 and all instances reopened.
@@ -586,7 +588,7 @@ class GymCheckpointCoordinator:
         source = RestoreSource(root=require_root(checkpoint_root), manifest=manifest)
         calls = RestoreCalls(restore_id, manifest.instances, source)
         facts = {
-            "root": str(absolute(source.root)),
+            "root": source.root,
             "source_checkpoint_id": manifest.checkpoint_id,
             "inventory": to_facts(manifest.instances),
         }

@@ -37,6 +37,7 @@ from gymckpt.manifest import (
     load_gym_checkpoint_manifest,
 )
 from gymckpt.recovery import Recovered
+from gymckpt.roots import require_root
 from gymckpt.runtime.worker import run_bounded
 from gymckpt.snapshot import GymEnvironmentSnapshot, RolloutSource, require_owned, warn_of_unsavable
 from gymckpt.standins import note_on
@@ -45,7 +46,6 @@ from gymckpt.topology import (
     Inventory,
     require_disjoint,
     require_inventory,
-    require_root,
     require_topology,
 )
 from gymckpt.unattached import Unattached
@@ -149,8 +149,9 @@ class GymEnvironmentCheckpoint:
 
         Raises:
             OperationOpen: A snapshot or restore is under way; its dispatch stays closed.
-            TypeError: The path is none, or RL's list of what is in flight is malformed.
-            ValueError: That list names an unknown instance or a rollout twice; nobody was parked.
+            TypeError: `checkpoint_path` or what `episodes_in_flight()` returned has a wrong type.
+            ValueError: `checkpoint_path` is unsafe, or an instance is unknown, or a rollout is
+                named twice; nobody was parked.
             GymCheckpointNotReady: Some instance could not park, or a reply on the wire did not
                 land in time.
             GymCheckpointOperationError: A call failed on some instance.
@@ -183,9 +184,9 @@ class GymEnvironmentCheckpoint:
 
         Raises:
             OperationOpen: A snapshot or restore is under way; nothing was sent.
-            TypeError: The path is none; nothing was sent.
+            TypeError: `checkpoint_path` is not a path; nothing was sent.
             FileNotFoundError: There is no manifest; nothing was sent.
-            ValueError: The manifest is damaged or of another topology; nothing was sent.
+            ValueError: The path is unsafe, or the manifest is damaged or of another topology.
             TimeoutError: The manifest could not be read in time; nothing was sent.
             GymCheckpointOperationError: Some instance failed; nothing is continued.
             BaseException: What the body raised; nothing is continued.

@@ -28,6 +28,7 @@ from gymckpt.manifest_schema import (
     episodes_by_instance,
     require_schema_version,
 )
+from gymckpt.roots import require_root
 from gymckpt.strict_json import located, parse_json
 from gymckpt.wording import show, text_of
 
@@ -69,11 +70,12 @@ def load_gym_checkpoint_manifest(
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: It is broken, was written by another version, or is another file than the one
-            whose digest is known.
+        TypeError: The directory is not a path.
+        ValueError: The manifest is broken, was written by another version, or is another file than
+            the one whose digest is known; or the directory is a URL or unsafe.
         OSError: It cannot be read.
     """
-    return _read(Path(checkpoint_root), sha256)[0]
+    return _read(Path(require_root(checkpoint_root)), sha256)[0]
 
 
 def _read(root: Path, sha256: str | None = None) -> tuple[GymCheckpointManifest, str]:
@@ -101,7 +103,8 @@ def write_gym_checkpoint_manifest(
         manifest: What to write. Writing the same one again is fine.
 
     Raises:
-        ValueError: Another manifest stands there.
+        TypeError: The directory is not a path.
+        ValueError: Another manifest stands there, or the directory is a URL or unsafe.
         ManifestWithdrawn: The checkpoint was given up by a process that recovered it.
         OSError: It cannot be written; what stood there is as it was.
     """
@@ -129,7 +132,7 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
         OSError: The directory cannot be changed.
     """
     checkpoint_id = require_operation_id(checkpoint_id, "checkpoint_id")
-    root = Path(checkpoint_root)
+    root = Path(require_root(checkpoint_root))
     with suppress(OSError):  # where it cannot be made, nobody can publish there
         root.mkdir(parents=True, exist_ok=True)
     try:
@@ -151,7 +154,7 @@ class ManifestPublication:
     """
 
     def __init__(self, checkpoint_root: str | Path, manifest: GymCheckpointManifest) -> None:
-        self._root = Path(checkpoint_root)
+        self._root = Path(require_root(checkpoint_root))
         self._path = self._root / GYM_CHECKPOINT_MANIFEST_FILENAME
         self._manifest = manifest
         self._withdrawn = False

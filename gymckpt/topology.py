@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from gymckpt.checks import plain_keys
@@ -17,12 +16,10 @@ from gymckpt.errors import sample, show
 
 __all__ = [
     "Inventory",
-    "absolute",
     "from_facts",
     "require_disjoint",
     "require_inventory",
     "require_no_restart",
-    "require_root",
     "require_topology",
     "to_facts",
 ]
@@ -170,24 +167,3 @@ def require_no_restart(
             f"{len(clashes)} episode(s) were reported as restarts and cannot be saved: "
             f"{sample(clashes)}; leave them out and pass them as restarts"
         )
-
-
-def require_root(checkpoint_root: object) -> str:
-    """
-    Return a snapshot's directory as instances are told it.
-
-    Raises:
-        TypeError: It is no path, or an empty one.
-        ValueError: No file system or no journal can hold it.
-    """
-    if not isinstance(checkpoint_root, str | Path) or not str(checkpoint_root):
-        raise TypeError(f"checkpoint_root is a path, not {show(checkpoint_root)}")
-    root = str(checkpoint_root)
-    if "\0" in root or root.encode("utf-8", "replace").decode() != root:
-        raise ValueError(f"checkpoint_root must be Unicode text without NUL, not {show(root)}")
-    return root
-
-
-def absolute(root: str) -> Path:
-    """Return a directory as the journal keeps it, whatever the working directory is later."""
-    return Path(root).absolute()

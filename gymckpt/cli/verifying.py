@@ -20,6 +20,7 @@ from gymckpt.cli.common import (
 )
 from gymckpt.cli.styles import instance_text
 from gymckpt.errors import text_of
+from gymckpt.roots import require_root
 
 if TYPE_CHECKING:
     from gymckpt.participant.audit import InstanceAudit, SnapshotAudit
@@ -44,6 +45,10 @@ def verify(
     """Hold a snapshot's outer manifest and every participant's records against their digests."""
     from gymckpt.manifest import GYM_CHECKPOINT_MANIFEST_FILENAME  # noqa: PLC0415 - when needed
 
+    try:
+        require_root(snapshot_dir)
+    except ValueError as error:
+        leave(text_of(error), CANNOT_ANSWER)
     try:
         audit = _audited(snapshot_dir)
     except FileNotFoundError:

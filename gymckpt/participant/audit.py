@@ -23,6 +23,7 @@ from gymckpt.manifest import load_gym_checkpoint_manifest
 from gymckpt.manifest_schema import GymCheckpointManifest
 from gymckpt.participant.servers import KINDS, Kind
 from gymckpt.participant.store import Record, RecordsStore
+from gymckpt.roots import require_root
 
 __all__ = ["InstanceAudit", "ParticipantAudit", "SnapshotAudit", "audit_snapshot"]
 
@@ -106,7 +107,7 @@ def audit_snapshot(root: str | Path, *, progress: Progress | None = None) -> Sna
         ValueError: The outer manifest is damaged.
         OSError: The directory cannot be read.
     """
-    directory = Path(root)
+    directory = Path(require_root(root))
     manifest = load_gym_checkpoint_manifest(directory)
     total = sum(_bytes_below(directory, instance) for instance in manifest.instances)
     done = 0

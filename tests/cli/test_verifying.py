@@ -141,3 +141,11 @@ def test_a_damaged_outer_manifest_is_a_problem(snapshot: Path) -> None:
     path = snapshot / "gym_checkpoint.json"
     path.write_text(json.dumps({"schema_version": 2}))
     assert run("verify", str(snapshot)).exit_code == 1
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/snapshot", "~no-such-user/snapshot", "snapshot "])
+def test_what_is_no_directory_cannot_be_looked_at(place: str) -> None:
+    """A URL or an unsafe path is exit code 2 with the reason, not a damaged snapshot."""
+    result = run("verify", place)
+    assert result.exit_code == 2
+    assert "a checkpoint's root" in " ".join(result.stderr.split())

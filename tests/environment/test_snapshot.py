@@ -148,6 +148,36 @@ async def test_replies_that_never_land(new_scene: NewScene) -> None:
     assert scene.environment.is_unavailable(caught.value)
 
 
+async def test_relative_path(
+    new_scene: NewScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is resolved when a snapshot begins, and instances are told where it is."""
+    scene = new_scene()
+    monkeypatch.chdir(tmp_path)
+    async with scene.environment.snapshot(Path("relative")):
+        monkeypatch.chdir("/")
+    assert (tmp_path / "relative" / GYM_CHECKPOINT_MANIFEST_FILENAME).exists()
+    monkeypatch.chdir(tmp_path)
+    async with scene.environment.restored(Path("relative")):
+        monkeypatch.chdir("/")
+    calls = [
+        call for actor in scene.world.actors for call in actor.of("commit") + actor.of("restore")
+    ]
+    assert {call.args[1] for call in calls} == {str(tmp_path / "relative")}
+
+
+@pytest.mark.parametrize(
+    "path", [Path("s3://bucket/x"), "gs://bucket", Path("~no-such-user/x"), "x "]
+)
+async def test_unusable_path(new_scene: NewScene, path: Any) -> None:
+    """A path that is a URL or unsafe is refused before dispatch is closed."""
+    scene = new_scene()
+    for attempt in (scene.environment.snapshot(path), scene.environment.restored(path)):
+        with pytest.raises(ValueError, match="a checkpoint's root"):
+            await attempt.__aenter__()
+    assert scene.story() == []
+
+
 async def test_second_snapshot_beside_the_first(new_scene: NewScene, tmp_path: Path) -> None:
     """A snapshot or restore beside another is refused, and dispatch stays closed (B34)."""
     scene = new_scene()

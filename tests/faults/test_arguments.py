@@ -17,6 +17,7 @@ from gymckpt.core.settings import RetryPolicy
 from gymckpt.episodes import instance_directory
 from gymckpt.errors import IllegalTransition, OperationIdUsed
 from gymckpt.journal import Journal
+from gymckpt.manifest import load_gym_checkpoint_manifest
 from tests.fakes import FakeActor, FakeShardSet
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, simulate
@@ -349,6 +350,52 @@ async def test_no_directory(new_world: NewWorld, root: Any) -> None:
             await call(world, "commit", "open", root=root)
         assert entries(world) == recorded
     assert world.actors[0].ops == ["prepare", "resume"]
+
+
+@pytest.mark.parametrize(
+    "root", ["s3://bucket/x", Path("gs://bucket/x"), "file:///x", "snap ", "~no-such-user/x", "/"]
+)
+async def test_unusable_root(new_world: NewWorld, root: Any) -> None:
+    """A URL or unsafe root is refused by commit and restore before anything is sent or recorded."""
+    world = new_world(2)
+    for verb in ("restore", "restored"):
+        with pytest.raises(ValueError, match="a checkpoint's root"):
+            await call(world, verb, "id", root=root)
+    assert (world.story(), entries(world)) == ([], 0)
+    async with world.coordinator.prepared("open"):
+        with pytest.raises(ValueError, match="a checkpoint's root"):
+            await call(world, "commit", "open", root=root)
+        await call(world, "commit", "open")  # a better root may follow
+    assert world.actors[0].ops == ["prepare", "commit", "resume"]
+
+
+class Snapshot:
+    """A path of another library."""
+
+    def __fspath__(self) -> str:
+        return "snap"
+
+
+@pytest.mark.parametrize("root", ["snap", "./snap", Path("snap"), Snapshot(), "~/snap"])
+async def test_relative_root(
+    new_world: NewWorld, journal: Journal, root: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative root or `~` is one absolute path on the wire, in the journal and on the disk."""
+    world = new_world(2, journal=journal)
+    monkeypatch.chdir(world.root("."))
+    monkeypatch.setenv("HOME", str(world.root(".")))
+    async with world.coordinator.prepared("saved"):
+        await call(world, "commit", "saved", root=root)
+        monkeypatch.chdir("/")
+        manifest = load_gym_checkpoint_manifest(world.root("snap"))
+    monkeypatch.chdir(world.root("."))
+    await call(world, "restored", "again", root=root, manifest=manifest)
+    expected = str(world.root("snap"))
+    for actor in world.actors:
+        assert [one.args[1] for one in actor.of("commit") + actor.of("restore")] == [expected] * 2
+        assert {type(one.args[1]) for one in actor.of("commit") + actor.of("restore")} == {str}
+    assert world.operation("saved").root == expected
+    assert world.journal.read(world.run, "again")[0].facts["root"] == expected
 
 
 async def test_mappings_of_any_kind(new_world: NewWorld) -> None:

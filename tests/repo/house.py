@@ -19,7 +19,7 @@ PACKAGE = "gymckpt"
 # --- who may import whom ------------------------------------------------------------------------
 
 VOCABULARY = frozenset(
-    {"checks", "episodes", "errors", "failures", "files", "standins", "strict_json"}
+    {"checks", "episodes", "errors", "failures", "files", "roots", "standins", "strict_json"}
     | {"transience", "unread", "values", "wording"}
 )
 """Words, ids and small checks that everybody may use, and that use only each other."""
