@@ -36,13 +36,15 @@ def written(journal: Path) -> Iterator[list[int]]:
 
     def write() -> None:
         with open_journal(journal) as target:
+            epoch = target.claim("run-live", holder="host:1")
+            assert epoch == 1
             while not over.is_set():
                 name = f"live-{count[0]}"
                 entries = [_moved(entry, name) for entry in world.entries]
                 opening = Opening(
                     run="run-live", operation_id=name, chart="checkpoint", chart_version=1
                 )
-                target.open_operation(opening, entries[:1], owner="host:1")
+                target.open_operation(opening, entries[:1])
                 for entry in entries[1:]:
                     target.append([entry], expected_seq=entry.seq - 1, epoch=1)
                 count[0] += 1

@@ -16,6 +16,7 @@ from gymckpt.diagnosis.explain import explain
 from gymckpt.errors import Fenced, OperationIdUsed
 from gymckpt.journal import open_journal
 from gymckpt.journal.portable import write_export
+from gymckpt.runtime.holding import as_process
 from gymckpt.unread import UNREAD
 from tests.cli.command import AGO_S, RUN, answer, run, unread, write_journal
 from tests.diagnosis.stuck import BUSY, Scene
@@ -116,7 +117,8 @@ def test_show_says_without_colours_who_was_no_longer_waited_for(tmp_path: Path) 
             actor.always["commit"] = HANG
         task = run.begun("cp")
         await asyncio.sleep(10.0)
-        await run.controller().recover(force=True)
+        with as_process("another"):
+            await run.controller().recover(force=True)
         assert isinstance(await task, Fenced)
 
     path = write_journal(tmp_path / "killed.sqlite3", scene)
@@ -184,7 +186,7 @@ def test_explain_of_nothing_takes_what_needs_it_most() -> None:
     """Without an id it is the unfinished operation that nobody drives."""
     result = run("explain")
     assert result.exit_code == 1
-    for said in ("stuck", "is silent", BUSY, "gymckpt recover --run run-1", "has not answered"):
+    for said in ("stuck", "no process holds the run", BUSY, "gymckpt recover --run run-1", "has not answered"):
         assert said in result.stdout
     assert answer("explain", code=1)["operation_id"] == "stuck"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import OWNER_TIMEOUT_S
-from gymckpt.diagnosis.explain import explain
-from gymckpt.errors import OperationHeld
+from gymckpt.errors import Fenced
 from gymckpt.journal import open_journal
 from tests.cli.command import RUN, answer, run, silence
 from tests.diagnosis.stuck import BUSY
@@ -52,7 +53,6 @@ def test_moves_to_the_end(journal: Path) -> None:
     )
     assert len(found["missing"]) == len(found["unconfirmed"]) == 3
     for place in range(3):
-        silence(journal)
         found = answer(
             "mark-gone", "stuck", f"tools/replica-{place}", "--reason", WHY, code=int(place < 2)
         )
@@ -103,58 +103,94 @@ def test_moves_that_make_no_sense_change_nothing(
     assert [state_of(journal, name) for name in names] == before
 
 
+@contextlib.contextmanager
+def held(journal: Path, holder: str = "host-b:7:controller:1s") -> Iterator[None]:
+    """Let another process hold the run, with a heartbeat every few hundredths of a second."""
+    ended = threading.Event()
+    with open_journal(journal) as opened:
+        epoch = opened.claim(RUN, holder=holder, force=True)
+
+        def beat() -> None:
+            with contextlib.suppress(Fenced):
+                while not ended.wait(0.03):
+                    opened.heartbeat(RUN, epoch=epoch)
+
+        beating = threading.Thread(target=beat)
+        beating.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beating.join()
+
+
 def test_a_living_controller_is_left_alone_unless_forced(journal: Path) -> None:
-    """While its owner gives signs of life a move is refused; --force takes it away."""
-    answer("discard", "stuck", "--reason", WHY, code=1)  # the command itself owns it now
-    before = state_of(journal)
-    refused = run("sweep", "stuck", "--reason", WHY)
-    assert refused.exit_code == 2
-    assert "--force" in refused.stderr
-    assert "discard" in run("discard", "stuck", "--reason", WHY).stderr
-    assert state_of(journal) == before
-    assert run("sweep", "stuck", "--reason", WHY, "--force").exit_code == 1
-    assert state_of(journal)[1] == before[1] + 1
+    """While another process holds the run and is alive a move is refused; --force takes it away."""
+    with held(journal):
+        before = state_of(journal)
+        refused = run("discard", "stuck", "--reason", WHY)
+        assert refused.exit_code == 2
+        assert "host-b:7" in refused.stderr
+        assert "--force" in refused.stderr
+        assert state_of(journal) == before
+        forced = run("discard", "stuck", "--reason", WHY, "--force")
+        assert forced.exit_code == 1, "no instance was asked"
+        assert "ends every verb of that trainer" in " ".join(forced.stderr.split())
+    assert state_of(journal)[0] == "discarding"
+    assert state_of(journal)[1] == before[1] + 2, "the other process had claimed the run"
+
+
+def test_a_silent_controller_is_taken_over(journal: Path) -> None:
+    """A holder that gives no heartbeat for its own time is gone, and no force is needed."""
+    with open_journal(journal) as opened:
+        opened.claim(RUN, holder="host-b:7:controller:0.2s")
+    assert run("discard", "stuck", "--reason", WHY).exit_code == 1
+    assert state_of(journal)[0] == "discarding"
 
 
 @pytest.mark.parametrize("first", [("discard", "stuck", "--reason", WHY), ("recover",)])
-def test_whoever_comes_after_a_command_waits_a_few_seconds(
-    journal: Path, first: tuple[str, ...]
-) -> None:
-    """An operation that a command has left is free soon, without force: the command is over."""
-    later = "UPDATE heartbeats SET beat_ts = beat_ts - 5.1"
-    if first == ("recover",):
-        silence(journal)
+def test_a_command_gives_the_run_back(journal: Path, first: tuple[str, ...]) -> None:
+    """Whoever comes after a command need not wait for it, and nothing is said to be driven."""
     answer(*first, code=1)
-    with open_journal(journal) as opened, pytest.raises(OperationHeld, match=":command"):
-        opened.claim(RUN, "stuck", owner="controller:1", stale_s=OWNER_TIMEOUT_S)
-    edit(journal, later)
-    assert run("sweep", "stuck", "--reason", WHY).exit_code == 1
-    edit(journal, later)
+    [row] = answer("runs")["runs"]
+    assert (row["run"], row["status"], row["holder"]) == (RUN, "free", "")
+    told = answer("explain", "stuck", code=1)
+    assert told["controller"]["status"] == "silent"
+    assert told["controller"]["words"] == "nobody: no process holds the run"
+    assert "nobody drives it any more" in told["waits_for"]
     with open_journal(journal) as opened:
-        opened.claim(RUN, "stuck", owner="controller:1", stale_s=OWNER_TIMEOUT_S)
-    edit(journal, later)
-    refused = run("sweep", "stuck", "--reason", WHY)
-    assert refused.exit_code == 2, "a controller is given longer"
-    assert "controller:1" in refused.stderr
+        opened.claim(RUN, holder="host-b:7:controller")
 
 
-def test_a_command_that_is_over_drives_nothing(journal: Path) -> None:
-    """What a move has left unconfirmed is not said to go on by itself: its command has ended."""
-    answer("discard", "stuck", "--reason", WHY, code=1)
-    with open_journal(journal, read_only=True) as opened:
-        entries = opened.read(RUN, "stuck")
-        owner = opened.operations()[-1].owner
-    assert owner.endswith(":command")
-    last_ts, epoch = entries[-1].ts, entries[-1].epoch
-    told = explain(entries, now_ts=last_ts + 6.0, owner=owner, epoch=epoch, silent_s=6.0)
-    assert told.controller.status == "silent"
-    over = f"an operator's command, {owner}, which is over: its last sign of life is 6 s old"
-    assert told.controller.words == over
-    assert "nobody drives it any more" in told.waits_for
-    told = explain(entries, now_ts=last_ts + 4.0, owner=owner, epoch=epoch, silent_s=4.0)
-    assert told.controller.status == "unknown"
-    told = explain(entries, now_ts=last_ts + 1.0, owner=owner, epoch=epoch, silent_s=1.0)
-    assert told.controller.status == "alive"
+def test_runs_says_who_holds_a_run(journal: Path) -> None:
+    """Each run is listed with its holder, the moment of the claim and the last heartbeat."""
+    assert "no process has ever held" in run("runs").stdout
+    with held(journal):
+        found = answer("runs")
+        assert found["schema"] == "gymckpt.runs/1"
+        [row] = found["runs"]
+        assert (row["status"], row["holder"]) == ("held", "host-b:7:controller:1s")
+        assert 0 <= row["silent_s"] < 5.0
+        table = run("runs").stdout
+        assert RUN in table
+        assert "host-b:7:controller" in table
+        told = answer("explain", "stuck", code=1)["controller"]["words"]
+        assert "host-b:7:controller:1s holds the run now" in told
+
+
+def test_release_gives_a_run_back(journal: Path) -> None:
+    """A run whose holder is gone is released; a living holder keeps it, unless it is forced."""
+    assert run("release", RUN).exit_code == 2
+    with held(journal):
+        refused = run("release", RUN)
+        assert (refused.exit_code, "--force" in refused.stderr) == (2, True)
+        found = answer("release", RUN, "--force", code=1)
+    assert found["schema"] == "gymckpt.release/1"
+    assert (found["was_held_by"], found["unfinished"]) == ("host-b:7:controller:1s", 1)
+    assert answer("runs")["runs"][0]["status"] == "free"
+    again = run("release", RUN)
+    assert (again.exit_code, "nobody holds it" in again.stdout) == (1, True)
+    assert "gymckpt recover --run" in again.stdout
 
 
 def test_recover_settles_what_nobody_drives(journal: Path) -> None:
@@ -162,14 +198,14 @@ def test_recover_settles_what_nobody_drives(journal: Path) -> None:
     result = run("recover")
     assert result.exit_code == 1
     assert "stuck  preparing → discarding  unconfirmed" in result.stdout
-    assert "for want of a handle" in result.stdout
-    silence(journal)
+    assert "there is no handle" in result.stdout
     found = answer("recover", "--run", RUN, code=1)
     assert found["schema"] == "gymckpt.recover/1"
     assert [one["operation_id"] for one in found["operations"]] == ["stuck"]
     assert found["operations"][0]["missing"] == [f"tools/replica-{place}" for place in range(3)]
-    held = answer("recover", code=1)
-    assert held["operations"][0]["outcome"] == "held"
+    with held(journal):
+        left = answer("recover", code=1)
+    assert left["operations"][0]["outcome"] == "held"
 
 
 def test_recovery_of_nothing_is_well(journal: Path) -> None:

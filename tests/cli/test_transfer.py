@@ -91,11 +91,10 @@ def test_a_pruned_id_stays_used(journal: Path) -> None:
     run("prune", "--keep-last", "0")
     opening = Opening(run=RUN, operation_id="good", chart="checkpoint", chart_version=1)
     with open_journal(journal) as opened:
-        entries = opened.read(RUN, "stuck")[:1]
+        first = attrs.evolve(opened.read(RUN, "stuck")[0], operation_id="good")
+        epoch = opened.claim(RUN, holder="me")
         with pytest.raises(OperationIdUsed):
-            opened.open_operation(
-                opening, [attrs.evolve(entries[0], operation_id="good")], owner="me"
-            )
+            opened.open_operation(opening, [attrs.evolve(first, epoch=epoch)])
 
 
 def test_prune_wants_to_know_what_to_keep(journal: Path) -> None:
