@@ -83,7 +83,9 @@ RECIPES: dict[str, Recipe] = {
     "restore-lease-lost": Recipe("restore_lease_lost", "re-1"),
     "restore-cancelled": Recipe("restore_cancelled", "in-restored"),
     "restore-retire-unconfirmed": Recipe("restore_retire_unconfirmed", "re-1"),
-    "restore-debt-paid": Recipe("restore_retire_unconfirmed", "retire-new-1"),
+    "restore-kept-no-longer": Recipe("restore_instance_restarts_empty", "re-1"),
+    "restore-superseded": Recipe("restore_superseded", "re-1"),
+    "restore-superseded-cut-off": Recipe("restore_superseded", "cut-restored"),
     "restore-recovered": Recipe("recovery_of_restores", "in-retiring"),
     "restore-operator-discarded": Recipe("operator_discards_restores", "in-restored"),
     "retire-well": Recipe("sweeps_go_well", "s-1"),
@@ -91,6 +93,8 @@ RECIPES: dict[str, Recipe] = {
     "resume-well": Recipe("sweeps_go_well", "ckpt-9"),
     "resume-failed": Recipe("sweep_fails", "s-2"),
     "retire-cancelled": Recipe("sweep_cancelled", "in-calling"),
+    "retire-insisted": Recipe("retire_unwanted", "retire-new-1"),
+    "retire-insisted-no-longer": Recipe("retire_unwanted", "retire-new-4"),
     "retire-taken-over": Recipe("sweep_taken_over", "in-calling"),
 }
 """Name of the file, without its ending, to how it is made."""
