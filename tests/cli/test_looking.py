@@ -186,7 +186,13 @@ def test_explain_of_nothing_takes_what_needs_it_most() -> None:
     """Without an id it is the unfinished operation that nobody drives."""
     result = run("explain")
     assert result.exit_code == 1
-    for said in ("stuck", "no process holds the run", BUSY, "gymckpt recover --run run-1", "has not answered"):
+    for said in (
+        "stuck",
+        "no process holds the run",
+        BUSY,
+        "gymckpt recover --run run-1",
+        "has not answered",
+    ):
         assert said in result.stdout
     assert answer("explain", code=1)["operation_id"] == "stuck"
 

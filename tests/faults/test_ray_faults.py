@@ -108,7 +108,11 @@ def make_actor_class() -> Any:
             return GymCheckpointPrepareSummary(ready, {} if ready else {"agent": ("r9",)})
 
         async def checkpoint_renew(self, wire_id: str, *, deadline_ts: float) -> None:
+            from gymckpt.errors import GymCheckpointUnavailable
+
             await self._begin("renew", wire_id)
+            if self.holder != wire_id:
+                raise GymCheckpointUnavailable(f"HTTP 409 invalid_phase {wire_id}")
 
         async def checkpoint_commit(
             self, wire_id: str, root: str, episodes: Any, *, deadline_ts: float
@@ -131,6 +135,7 @@ def make_actor_class() -> Any:
             deadline_ts: float,
         ) -> None:
             await self._begin("restore", wire_id)
+            self.holder = wire_id
             self.running = [episode.next_attempt().capture_key for episode in episodes]
 
         async def checkpoint_retire(
@@ -146,6 +151,10 @@ def make_actor_class() -> Any:
 
         async def checkpoint_restart_only_servers(self) -> list[str]:
             return ["tools"]
+
+        async def begin(self, op: str) -> None:
+            """Do what a call of this name is to do."""
+            await self._begin(op, "")
 
         async def relay(self, error: BaseException) -> None:
             """Raise an error that came from somewhere else."""
@@ -191,13 +200,13 @@ def actor_class() -> Any:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, actor_class: Any) -> Iterator[Callable[[int], Fleet]]:
+def fleet(tmp_path: Path, actor_class: Any) -> Iterator[NewFleet]:
     """Start fleets, and stop their actors afterwards."""
     started: list[Any] = []
     with open_journal(tmp_path / "journal.sqlite3") as journal:
 
-        def start(count: int) -> Fleet:
-            actors = [actor_class.remote() for _ in range(count)]
+        def start(count: int, **options: Any) -> Fleet:
+            actors = [actor_class.options(**options).remote() for _ in range(count)]
             started.extend(actors)
             ray.get([actor.calls.remote() for actor in actors])
             return Fleet(actors, journal)
@@ -207,7 +216,7 @@ def fleet(tmp_path: Path, actor_class: Any) -> Iterator[Callable[[int], Fleet]]:
         ray.kill(actor)
 
 
-NewFleet = Callable[[int], Fleet]
+NewFleet = Callable[..., Fleet]
 
 
 async def test_checkpoint_and_restore(fleet: NewFleet, tmp_path: Path) -> None:
@@ -363,6 +372,35 @@ async def test_b9_restore_fails_on_one(fleet: NewFleet, tmp_path: Path) -> None:
     assert (await ships.calls(0))[-3:] == ["restore", "retire", "resume"]
     assert await ships.actors[0].goes_on.remote() == []
     assert ships.state("load") == "discarded"
+
+
+async def test_s5_an_actor_that_restarts_during_the_body(fleet: NewFleet, tmp_path: Path) -> None:
+    """An actor that Ray starts anew has lost what was restored: the restore is given up on all."""
+    ships = fleet(2, max_restarts=-1)
+    coordinator = ships.coordinator(control_timeout_s=2.0)
+    async with coordinator.prepared("save"):
+        result = await coordinator.commit("save", tmp_path, ships.offer(), restarts={})
+    with pytest.raises(GymCheckpointOperationError) as caught:
+        async with coordinator.restored("load", tmp_path, result.manifest):
+            await ships.actors[1].do.remote("exit", "die")
+            with pytest.raises(ray.exceptions.RayActorError):
+                await ships.actors[1].begin.remote("exit")
+            async with asyncio.timeout(30):
+                while await _started_anew(ships.actors[1]):
+                    await asyncio.sleep(0.05)
+    assert (caught.value.operation, set(caught.value.failures)) == ("renew", {"tools/replica-1"})
+    assert ships.state("load") == "discarded"
+    assert [await actor.goes_on.remote() for actor in ships.actors] == [[], []]
+    assert (await ships.calls(0))[-3:] == ["restore", "retire", "resume"]
+
+
+async def _started_anew(actor: Any) -> bool:
+    """Whether an actor that is to restart does not answer yet."""
+    try:
+        await actor.calls.remote()
+    except ray.exceptions.RayActorError:
+        return True
+    return False
 
 
 async def test_b33_everything_dies_in_a_restore(fleet: NewFleet, tmp_path: Path) -> None:
