@@ -190,8 +190,34 @@ async def recover_all(
         JournalError: The journal cannot be read or written; what can be taken over was settled.
     """
     await recorder.give_up_doubtful()
-    recovery = _Recovery(recorder, handles, run, clock or SystemClock(), cancel_reference, adopt)
+    recovery = _Recovery(
+        _Means(recorder, handles, clock or SystemClock(), cancel_reference), run, adopt
+    )
     return await recovery.settle(force=force, but=but)
+
+
+@attrs.frozen
+class _Means:
+    """With what operations are gone on with."""
+
+    recorder: Recorder
+    handles: Mapping[str, Any]
+    clock: Clock
+    cancel_reference: Callable[[Any], None]
+
+    async def stand_in(self, row: OperationRow, past: Past, epoch: int) -> Claimed:
+        """Return what goes on with an operation of which only its history is left."""
+        journal = self.recorder.journal
+        superseded = await self.recorder.run(lambda: superseded_since(journal, row, past.operation))
+        scheduler = Scheduler(
+            attrs.evolve(past.operation, epoch=epoch, at_s=past.clock_s(self.clock.wall_ts())),
+            recorder=self.recorder,
+            handles=as_then(self.handles, past.operation.opening),
+            wire=_calls_of(past.operation),
+            clock=self.clock,
+            cancel_reference=self.cancel_reference,
+        )
+        return Claimed(scheduler, epoch, superseded)
 
 
 class _Recovery:
@@ -199,18 +225,13 @@ class _Recovery:
 
     def __init__(
         self,
-        recorder: Recorder,
-        handles: Mapping[str, Any],
+        means: _Means,
         run: str,
-        clock: Clock,
-        cancel_reference: Callable[[Any], None],
         adopt: Callable[[Scheduler], None],
     ) -> None:
-        self._recorder = recorder
-        self._handles = handles
+        self._means = means
+        self._recorder = means.recorder
         self._run = run
-        self._clock = clock
-        self._cancel_reference = cancel_reference
         self._adopt = adopt
         self._pasts: dict[str, Past] = {}
         self._driven: list[Scheduler] = []
@@ -279,15 +300,7 @@ class _Recovery:
         if row.operation_id in self._unreadable or isinstance(row, Damaged):
             return await self._fenced(row, self._unreadable[row.operation_id])
         try:
-            taken = await _stand_in(
-                row,
-                self._pasts[row.operation_id],
-                epoch,
-                self._recorder,
-                self._handles,
-                self._clock,
-                self._cancel_reference,
-            )
+            taken = await self._means.stand_in(row, self._pasts[row.operation_id], epoch)
         except JournalUnavailable as error:
             self._failures.append(error)
             return None
@@ -310,7 +323,7 @@ class _Recovery:
         fault = scheduler.fault
         if scheduler.stopped and fault is not None and not isinstance(fault, JournalError):
             return await self._fenced(row, text_of(fault))
-        return outcome_of(scheduler, row.state, self._handles)
+        return outcome_of(scheduler, row.state, self._means.handles)
 
     async def _fenced(self, row: OperationRow | Damaged, reason: str) -> Recovered:
         """Fence an operation that cannot be settled, where its opening says whom to tell what."""
@@ -320,9 +333,9 @@ class _Recovery:
                 self._recorder,
                 self._run,
                 row.operation_id,
-                self._handles,
-                clock=self._clock,
-                cancel_reference=self._cancel_reference,
+                self._means.handles,
+                clock=self._means.clock,
+                cancel_reference=self._means.cancel_reference,
             )
         except Exception as error:  # its opening is damaged too, or the journal is gone
             logger.warning("operation %r cannot be fenced: %s", row.operation_id, text_of(error))
@@ -412,30 +425,8 @@ async def claimed(
     past = await past_of(recorder, run, operation_id, known=known)
     hold = await recorder.hold(run, force=force)
     past = await past_of(recorder, run, operation_id, known=past)  # what came before the fence
-    return await _stand_in(row, past, hold.epoch, recorder, handles, clock, cancel_reference)
-
-
-async def _stand_in(
-    row: OperationRow,
-    past: Past,
-    epoch: int,
-    recorder: Recorder,
-    handles: Mapping[str, Any],
-    clock: Clock,
-    cancel_reference: Callable[[Any], None],
-) -> Claimed:
-    """Return what goes on with an operation of which only its history is left."""
-    journal = recorder.journal
-    superseded = await recorder.run(lambda: superseded_since(journal, row, past.operation))
-    scheduler = Scheduler(
-        attrs.evolve(past.operation, epoch=epoch, at_s=past.clock_s(clock.wall_ts())),
-        recorder=recorder,
-        handles=as_then(handles, past.operation.opening),
-        wire=_calls_of(past.operation),
-        clock=clock,
-        cancel_reference=cancel_reference,
-    )
-    return Claimed(scheduler, epoch, superseded)
+    means = _Means(recorder, handles, clock, cancel_reference)
+    return await means.stand_in(row, past, hold.epoch)
 
 
 def _calls_of(operation: OperationState) -> Calls:

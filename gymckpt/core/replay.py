@@ -145,7 +145,10 @@ def _after(operation: OperationState, entry: Entry) -> OperationState:
 
 
 def _words(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyError):
+        return f"no {error}"
+    plain = isinstance(error, TypeError | ValueError | OverflowError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
 
 
 def _described(entry: Entry) -> str:

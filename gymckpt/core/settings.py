@@ -37,16 +37,18 @@ CALLS = SWEEP_CALLS | {"prepare", RENEW, "commit", "restore"}
 """All calls that a chart may send."""
 
 OWNER_TIMEOUT_S = 30.0
-"""How long after its last sign of life a controller counts as gone."""
+"""How long after its last heartbeat a controller counts as gone."""
+
+OWNER_TIMEOUT_S_MAX = 86_400.0
 
 HEARTBEATS_PER_TIMEOUT = 6
-"""A controller gives this many signs of life in the time in which it would count as gone."""
+"""A controller gives this many heartbeats in the time in which it would count as gone."""
 
 COMMAND = ":command"
 """How the token of an owner ends that is an operator's command, and ends without a word."""
 
 COMMAND_TIMEOUT_S = 5.0
-"""How long after its last sign of life a command counts as gone."""
+"""How long after its last heartbeat a command counts as gone."""
 
 _GIVEN = re.compile(r":(\d{1,9}(?:\.\d{1,30})?(?:e-\d{1,3})?)s\Z", re.ASCII)
 """How the token of a controller ends: with how long it must be silent to count as gone."""
@@ -56,20 +58,20 @@ def owner_saying(owner: str, timeout_s: float) -> str:
     """
     Return the token of a controller that says how long it may be silent, so that all can know.
 
-    Others may have another timeout, and must not take it for gone between two signs of life.
+    Others may have another timeout, and must not take it for gone between two heartbeats.
 
     Args:
-        owner: Its token; an operator's command gives signs of life at a known pace, and says none.
-        timeout_s: How long it must be silent to count as gone.
+        owner: Its token; an operator's command gives heartbeats at a known pace, and says none.
+        timeout_s: How long it must be silent to count as gone; at most a day counts.
     """
     if owner.endswith(COMMAND):
         return owner
-    return f"{owner}:{timeout_s:g}s"
+    return f"{owner}:{min(timeout_s, OWNER_TIMEOUT_S_MAX):g}s"
 
 
 def gone_after_s(owner: str, timeout_s: float = OWNER_TIMEOUT_S) -> float:
     """
-    Return how long after its last sign of life an owner counts as gone.
+    Return how long after its last heartbeat an owner counts as gone.
 
     Args:
         owner: The token of the owner.

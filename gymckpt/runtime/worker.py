@@ -128,9 +128,9 @@ class Worker:
             if beat is not None:
                 now_s = time.monotonic()
                 if now_s >= due_s:
-                    due_s = now_s + self._every_s
                     if not beat() and self._beat is beat:
                         self._beat = None
+                    due_s = time.monotonic() + self._every_s  # one that is slow lets jobs pass
                     continue
                 wait_s = due_s - now_s
             try:
@@ -260,11 +260,7 @@ class Recorder:
         if hold is not None and hold.lost is not None and not force:
             raise hold.lost
         if hold is None or hold.lost is not None:
-            taken = await self._taken(run, force=force)
-            hold = self._holds.get(run)
-            if hold is taken:  # another verb came first
-                hold.users -= 1
-            self._holds[run] = hold = taken
+            hold = await self._taken(run, force=force)
         self._begin_beating()
         return hold
 
@@ -300,7 +296,15 @@ class Recorder:
 
     async def _claimed(self, run: str, row: RunRow | None, *, force: bool) -> Hold:
         journal, owner = self.journal, self.owner
-        return await self.run(lambda: take(journal, run, owner, unmoved=row, force=force))
+
+        def job() -> Hold:
+            hold = take(journal, run, owner, unmoved=row, force=force)
+            if self._holds.get(run) is hold:  # another verb came first
+                hold.users -= 1
+            self._holds[run] = hold  # here, since whoever has asked may be cancelled meanwhile
+            return hold
+
+        return await self.run(job)
 
     def drives(self, run: str, operation_id: str, driven: Driven) -> None:
         """

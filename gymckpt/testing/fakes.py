@@ -225,11 +225,9 @@ class CrashingJournal(MemoryJournal):
         self._at_append = at_append
         self._stores = stored
 
-    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+    def open_operation(self, opening: Opening, entries: Sequence[Entry]) -> None:
         """Open an operation, or crash."""
-        self._count(
-            lambda: super(CrashingJournal, self).open_operation(opening, entries, owner=owner)
-        )
+        self._count(lambda: super(CrashingJournal, self).open_operation(opening, entries))
 
     def append(
         self, entries: Sequence[Entry], *, expected_seq: int, epoch: int, settled: bool = False

@@ -13,9 +13,8 @@ import pytest
 from gymckpt.core.replay import replay
 from gymckpt.errors import Fenced
 from gymckpt.journal import open_journal
-from tests.cli.command import RUN, answer, run, silence
+from tests.cli.command import RUN, answer, run
 from tests.diagnosis.stuck import BUSY
-from tests.journal.files import edit
 
 WHY = "the node of replica-1 was drained"
 

@@ -412,7 +412,7 @@ def _without(fact: str) -> Callable[[], list[Entry]]:
     return forge
 
 
-BEGIN = "an opening entry with seq 1 and epoch 1"
+BEGIN = "an opening entry with seq 1"
 FACTS = "a chart, instances and settings"
 ASK = "idle -> asked by ask of prepare to main/replica-0"
 

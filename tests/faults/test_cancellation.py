@@ -336,10 +336,10 @@ class _Slow(TroubledJournal):
         self.under_way = threading.Event()
         self.go_on = threading.Event()
 
-    def _insert(self, operation: Any, rows: Any) -> None:
+    def _insert(self, operation: Any, rows: Any, *, driven: bool) -> None:
         self.under_way.set()
         assert self.go_on.wait(10.0)
-        super()._insert(operation, rows)
+        super()._insert(operation, rows, driven=driven)
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])

@@ -11,8 +11,9 @@ import pytest
 
 from gymckpt.coordinator import load_gym_checkpoint_manifest
 from gymckpt.core.replay import replay
-from gymckpt.errors import Fenced, JournalUnavailable, OperationIdUsed
+from gymckpt.errors import Fenced, JournalUnavailable, OperationIdUsed, RunHeld
 from gymckpt.journal import Journal, open_journal
+from gymckpt.runtime.holding import holder_token
 from tests.fakes import HANG
 from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, running_loop, simulate
@@ -21,58 +22,60 @@ from tests.faults.world import World
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def _work(journal: str, root: str, number: int, ready: Any, shared_ids: bool, done: Any) -> None:
-    """Do some checkpoints and restores in one process, and say how each ended."""
+def _work(journal: str, root: str, number: int, ready: Any, run: str, done: Any) -> None:
+    """Do some checkpoints and a restore in one process, and say how each ended."""
 
     async def main() -> list[str]:
         settings = {"control_timeout_s": 20.0, "prepare_timeout_s": 20.0}
         world = World(2, root=Path(root), **settings)
-        coordinator = world.new_coordinator(journal=journal, run="shared")
-        world._coordinator = coordinator
+        process = holder_token()  # the real one
+        world._coordinator = world.new_coordinator(process=process, journal=journal, run=run)
         outcomes = []
         for turn in range(4):
-            name = f"turn-{turn}" if shared_ids else f"process-{number}-turn-{turn}"
-            kind = "restore" if turn == 3 else "checkpoint"
+            name = f"process-{number}-turn-{turn}"
             try:
-                await world.operate(kind, name)
-            except OperationIdUsed:
-                assert not any(call.wire_id == name for a in world.actors for call in a.calls)
-                outcomes.append(f"{name}: used")
+                await world.operate("restore" if turn == 3 else "checkpoint", name)
+            except RunHeld:
+                assert world.story() == []
+                outcomes.append(f"{name}: held")
             else:
                 outcomes.append(f"{name}: good")
         return outcomes
 
     ready.wait(30)
-    done.put(asyncio.run(main()))
+    done.put((number, asyncio.run(main())))
+    ready.wait(90)  # who holds a run lives until all have tried to have it
 
 
-@pytest.mark.parametrize("shared_ids", [False, True])
-def test_processes_on_one_journal(tmp_path: Path, shared_ids: bool) -> None:
-    """Processes of one run that write one journal at once lose nothing, and share no id."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_processes_on_one_journal(tmp_path: Path, shared: bool) -> None:
+    """S7: processes that write one journal at once lose nothing, and one of each run drives it."""
     path, count = tmp_path / "journal.sqlite3", 3
+    runs = ["shared"] * count if shared else [f"run-{number}" for number in range(count)]
     done, ready = SPAWN.Queue(), SPAWN.Barrier(count)
     processes = [
         SPAWN.Process(
             target=_work,
-            args=(f"sqlite://{path}", str(tmp_path), number, ready, shared_ids, done),
+            args=(f"sqlite://{path}", str(tmp_path), number, ready, runs[number], done),
         )
         for number in range(count)
     ]
     for process in processes:
         process.start()
-    outcomes = [outcome for _ in processes for outcome in done.get(timeout=60)]
+    outcomes = dict(done.get(timeout=120) for _ in processes)
     for process in processes:
         process.join(30)
         assert process.exitcode == 0
-    good = {outcome.split(":")[0] for outcome in outcomes if outcome.endswith("good")}
-    assert len(outcomes) == 4 * count
-    assert len(good) == (4 if shared_ids else 4 * count)
-    assert sum(outcome.endswith("good") for outcome in outcomes) == len(good)
+    ended = {number: {one.split(": ")[1] for one in told} for number, told in outcomes.items()}
+    assert all(len(words) == 1 for words in ended.values()), outcomes
+    drivers = [number for number, words in ended.items() if words == {"good"}]
+    assert len(drivers) == (1 if shared else count), outcomes
     with open_journal(path, read_only=True) as journal:
-        rows = journal.operations("shared")
+        rows = journal.operations()
+        good = {f"process-{number}-turn-{turn}" for number in drivers for turn in range(4)}
         assert {row.operation_id for row in rows} == good
         for row in rows:
-            operation = replay(journal.read("shared", row.operation_id))
+            operation = replay(journal.read(row.run, row.operation_id))
             assert operation.state == "resumed"
             if operation.chart == "checkpoint":
                 manifest = load_gym_checkpoint_manifest(str(operation.root))
@@ -88,6 +91,7 @@ async def test_two_coordinators_want_one_id(
     worlds = [new_world(2, journal=journal) for journal in journals]
     for world in worlds:
         world.run = worlds[0].run
+        world._coordinator = world.new_coordinator(process="both")
     ended = await asyncio.gather(
         *(world.operate("checkpoint", "wanted") for world in worlds), return_exceptions=True
     )
@@ -122,7 +126,8 @@ async def test_take_over_at_any_moment(new_world: NewWorld, journal: Journal, ti
                 await asyncio.sleep(10)
         assert [found.outcome for found in await recovering] == ["settled"]
         assert world.operation(name).state == "discarded"
-        assert world.operation(name).epoch == 2
+        assert world.operation(name).epoch == turn + 2
+        world._coordinator = other  # who was taken over does nothing more for this run
         assert [actor.ops.count("resume") for actor in world.actors] == [turn + 1] * 2
 
 
@@ -155,11 +160,11 @@ def test_a_failing_sign_of_life_is_not_the_last(error: Exception, tmp_path: Path
         heartbeat = world.journal.heartbeat
         beats: list[str] = []
 
-        def failing(run: str, operation_id: str, *, epoch: int) -> None:
-            beats.append(operation_id)
+        def failing(run: str, *, epoch: int) -> None:
+            beats.append(run)
             if len(beats) == 1:
                 raise error
-            heartbeat(run, operation_id, epoch=epoch)
+            heartbeat(run, epoch=epoch)
 
         world.journal.heartbeat = failing
         async with world.coordinator.prepared("alive"):

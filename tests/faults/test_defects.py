@@ -15,7 +15,6 @@ from gymckpt.errors import IllegalTransition
 from gymckpt.runtime import driver as driver_module
 from gymckpt.runtime import spans as spans_module
 from gymckpt.runtime.clock import Timers
-from gymckpt.runtime.driver import HEARTBEAT
 from gymckpt.runtime.ledger import Ledger
 from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World
@@ -51,10 +50,9 @@ def plant(patch: pytest.MonkeyPatch, place: str, fails: Callable[[int], bool]) -
     calls: list[int] = []
 
     def broken(*args: Any) -> Any:
-        if HEARTBEAT not in args:
-            calls.append(len(calls) + 1)
-            if fails(calls[-1]):
-                raise Defect(f"call {calls[-1]}, says the test")
+        calls.append(len(calls) + 1)
+        if fails(calls[-1]):
+            raise Defect(f"call {calls[-1]}, says the test")
         return whole(*args)
 
     patch.setattr(owner, name, broken)

@@ -25,6 +25,7 @@ from gymckpt.core.replay import replay
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.journal import Journal
 from gymckpt.journal.memory import MemoryJournal
+from gymckpt.runtime.holding import as_process
 from gymckpt.runtime.virtual import VirtualLoop
 from tests.fakes import Call, FakeActor, FakeShardSet
 
@@ -104,10 +105,20 @@ class World:
             self._coordinator = self.new_coordinator()
         return self._coordinator
 
-    def new_coordinator(self, **settings: Any) -> GymCheckpointCoordinator:
-        """Return one more coordinator over the same instances, run and journal."""
+    def new_coordinator(
+        self, *, process: str | None = None, **settings: Any
+    ) -> GymCheckpointCoordinator:
+        """
+        Return one more coordinator over the same instances, run and journal.
+
+        Args:
+            process: The process that it seems to run in: that of all others of this name, or one
+                of its own.
+            settings: Over those of the world.
+        """
         fixed: dict[str, Any] = {"journal": self.journal, "run": self.run, **self.settings}
-        return GymCheckpointCoordinator(self.shards, **{**fixed, **settings})
+        with as_process(process or new_id("process")):
+            return GymCheckpointCoordinator(self.shards, **{**fixed, **settings})
 
     def root(self, name: str = "snapshot") -> Path:
         """Return a snapshot's directory, which need not exist yet."""

@@ -33,10 +33,10 @@ class Losing(MemoryJournal):
         self.loses = 0
         self.refuses = 0
 
-    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+    def open_operation(self, opening: Opening, entries: Sequence[Entry]) -> None:
         """Open an operation."""
         if not self.loses or self.stores:
-            super().open_operation(opening, entries, owner=owner)
+            super().open_operation(opening, entries)
         if self.loses:
             self.loses -= 1
             raise JournalOutcomeUnknown("the answer to the commit was lost")

@@ -108,11 +108,11 @@ class StageJournal(MemoryJournal):
         """Whether it takes time."""
         return self.stage.loop.journal_s > 0
 
-    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+    def open_operation(self, opening: Opening, entries: Sequence[Entry]) -> None:
         """Open an operation."""
         self._store_told(
             entries,
-            lambda: super(StageJournal, self).open_operation(opening, entries, owner=owner),
+            lambda: super(StageJournal, self).open_operation(opening, entries),
         )
 
     def append(

@@ -14,7 +14,7 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.errors import JournalError, JournalOutcomeUnknown, JournalUnavailable
-from gymckpt.journal import Journal, MemoryJournal, MemoryStore
+from gymckpt.journal import Journal, MemoryJournal, MemoryStore, RunRow
 from gymckpt.journal.rules import Opening
 from gymckpt.journal.sql import SqlJournal
 from gymckpt.journal.sqlite import SqliteStore
@@ -56,11 +56,11 @@ class _Seated(Journal):
     blocks = True
     seat: Seat
 
-    def open_operation(self, opening: Opening, entries: Sequence[Entry], *, owner: str) -> None:
+    def open_operation(self, opening: Opening, entries: Sequence[Entry]) -> None:
         """Open an operation."""
         self._write(
             entries,
-            lambda: super(_Seated, self).open_operation(opening, entries, owner=owner),
+            lambda: super(_Seated, self).open_operation(opening, entries),
         )
 
     def append(
@@ -92,23 +92,29 @@ class _Seated(Journal):
             raise JournalOutcomeUnknown("the answer of the journal was lost, says the simulation")
 
     def claim(
-        self, run: str, operation_id: str, *, owner: str, stale_s: float | None = None
+        self, run: str, *, holder: str, unmoved: RunRow | None = None, force: bool = False
     ) -> int:
-        """Claim an operation."""
+        """Claim the run."""
         self._require_alive()
+        by_force = " by force" if force else ""
         try:
-            epoch = super().claim(run, operation_id, owner=owner, stale_s=stale_s)
+            epoch = super().claim(run, holder=holder, unmoved=unmoved, force=force)
         except JournalError as error:
             name = type(error).__name__
-            self.seat.timeline.note(self.seat.process.name, f"claims {operation_id}: {name}")
+            self.seat.timeline.note(self.seat.process.name, f"claims the run{by_force}: {name}")
             raise
-        self.seat.timeline.note(self.seat.process.name, f"claims {operation_id}: epoch {epoch}")
+        self.seat.timeline.note(self.seat.process.name, f"claims the run{by_force}: epoch {epoch}")
         return epoch
 
-    def heartbeat(self, run: str, operation_id: str, *, epoch: int) -> None:
-        """Give a sign of life."""
+    def heartbeat(self, run: str, *, epoch: int) -> None:
+        """Give a heartbeat."""
         self._require_alive()
-        super().heartbeat(run, operation_id, epoch=epoch)
+        super().heartbeat(run, epoch=epoch)
+
+    def release(self, run: str, *, epoch: int) -> None:
+        """Give the run back."""
+        self._require_alive()
+        super().release(run, epoch=epoch)
 
     def _next_trouble(self) -> str | None:
         if self.seat.disk.journal not in ("fail", "lost") or not self.seat.disk.journal_count:
