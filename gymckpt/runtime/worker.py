@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -371,7 +372,7 @@ class Recorder:
         """Give back every run that is held; one that others in this process use stays theirs."""
         for hold in self._let_holds_go():
             with contextlib.suppress(Exception):  # it counts as gone in its time all the same
-                await self.run(lambda hold=hold: give_back(self.journal, hold))
+                await self.run(functools.partial(give_back, self.journal, hold))
 
     def _let_holds_go(self) -> list[Hold]:
         holds, self._holds = list(self._holds.values()), {}
@@ -548,7 +549,7 @@ class Recorder:
         """Give the runs back without waiting for it."""
         for hold in self._let_holds_go():
             if self.journal.blocks:
-                self._worker.submit(lambda hold=hold: give_back(self.journal, hold))
+                self._worker.submit(functools.partial(give_back, self.journal, hold))
             else:
                 give_back(self.journal, hold)
 

@@ -186,13 +186,8 @@ def test_explain_of_nothing_takes_what_needs_it_most() -> None:
     """Without an id it is the unfinished operation that nobody drives."""
     result = run("explain")
     assert result.exit_code == 1
-    for said in (
-        "stuck",
-        "no process holds the run",
-        BUSY,
-        "gymckpt recover --run run-1",
-        "has not answered",
-    ):
+    undriven, way_out = "no process holds the run", "gymckpt recover --run run-1"
+    for said in ("stuck", undriven, BUSY, way_out, "has not answered"):
         assert said in result.stdout
     assert answer("explain", code=1)["operation_id"] == "stuck"
 

@@ -60,7 +60,7 @@ def test_a_command_counts_as_gone_sooner_than_a_controller() -> None:
 
 
 def test_a_token_says_how_long_its_controller_may_be_silent() -> None:
-    """No asker waits for less than what an owner's token says, and no token says more than a day."""
+    """No asker waits for less than what an owner's token says, which is a day at the most."""
     for timeout_s in (1e-6, 0.5, 1 / 3, 12.0, 30.0, 31.0, 1e300):
         owner = owner_saying("host:1:abc", timeout_s)
         assert owner.startswith("host:1:abc:")

@@ -386,19 +386,20 @@ async def test_s5_an_actor_that_restarts_during_the_body(fleet: NewFleet, tmp_pa
             with pytest.raises(ray.exceptions.RayActorError):
                 await ships.actors[1].begin.remote("exit")
             async with asyncio.timeout(30):
-                while await _started_anew(ships.actors[1]):
-                    await asyncio.sleep(0.05)
+                while await _is_starting(ships.actors[1]):
+                    pass  # each look is a call to the actor
     assert (caught.value.operation, set(caught.value.failures)) == ("renew", {"tools/replica-1"})
     assert ships.state("load") == "discarded"
     assert [await actor.goes_on.remote() for actor in ships.actors] == [[], []]
     assert (await ships.calls(0))[-3:] == ["restore", "retire", "resume"]
 
 
-async def _started_anew(actor: Any) -> bool:
+async def _is_starting(actor: Any) -> bool:
     """Whether an actor that is to restart does not answer yet."""
     try:
         await actor.calls.remote()
     except ray.exceptions.RayActorError:
+        await asyncio.sleep(0.05)
         return True
     return False
 
