@@ -78,7 +78,7 @@ def test_any_write_may_fail(kind: str, trouble: Trouble, lasts: int, tmp_path: P
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("trouble", ["fail", "lose", "refuse"])
 def test_a_claim_that_fails_sends_nothing(kind: str, trouble: Trouble, tmp_path: Path) -> None:
-    """S7: a verb whose run cannot be claimed fails before it sends anything; the next one may not."""
+    """S7: a verb whose run cannot be claimed sends nothing and fails; the next one may not."""
 
     async def main() -> None:
         journal = TroubledJournal()

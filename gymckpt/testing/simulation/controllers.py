@@ -21,6 +21,7 @@ from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import GymCheckpointOperationError, JournalError, text_of
 from gymckpt.journal import Journal
 from gymckpt.manifest import load_gym_checkpoint_manifest
+from gymckpt.runtime.holding import as_process
 from gymckpt.runtime.virtual import VirtualClock
 from gymckpt.snapshot import GymEnvironmentSnapshot
 from gymckpt.testing.account import Broken
@@ -95,9 +96,10 @@ class Controller:
         """Whether the present verb restores what runs on already, which instances refuse."""
         self._stage = stage
         self._run = run
-        self.coordinator = GymCheckpointCoordinator(
-            _Shards(handles), journal=journal, clock=clock, **SETTINGS
-        )
+        with as_process(process.name):
+            self.coordinator = GymCheckpointCoordinator(
+                _Shards(handles), journal=journal, clock=clock, **SETTINGS
+            )
         self.facade = GymEnvironmentCheckpoint(self.coordinator, stage.ledger)
 
     # --- its life -------------------------------------------------------------------------------
