@@ -161,10 +161,11 @@ class Fenced(Portable, JournalError):
     _fields = ("run", "epoch", "current_epoch", "owner")
 
     def __init__(self, run: str, epoch: int, current_epoch: int, owner: str) -> None:
-        now = f"{owner} holds it now with epoch {current_epoch}" if owner else "nobody holds it now"
+        holds = f"{owner} holds it" if owner else "nobody holds it"
         super().__init__(
-            f"run {run!r}: epoch {epoch} is fenced, {now}; this process may not act for the run "
-            "any more: end it, or claim the run again with a new coordinator"
+            f"run {run!r}: epoch {epoch} is fenced, it is at epoch {current_epoch} and {holds} "
+            "now; this process may not act for the run any more: end it, or claim the run again "
+            "with a new coordinator"
         )
         self.run = run
         self.epoch = epoch

@@ -152,7 +152,12 @@ async def recover(
         heartbeat_s=gone_after_s(owner, owner_timeout_s) / HEARTBEATS_PER_TIMEOUT,
     )
     driven: list[Scheduler] = []
-    found = await recover_all(recorder, handles, run=run, force=force, adopt=driven.append)
+
+    def adopt(scheduler: Scheduler) -> None:
+        scheduler.left_behind = True
+        driven.append(scheduler)
+
+    found = await recover_all(recorder, handles, run=run, force=force, adopt=adopt)
     left = any(one.outcome == "unconfirmed" for one in found)
     if command or not left:  # else it goes on in the background
         for scheduler in driven:
@@ -252,7 +257,7 @@ class _Recovery:
             hold = await self._recorder.hold(self._run, force=force)
         except RunHeld as held:
             return tuple(self._left(row, "held", reason=str(held), held_by=held) for row in rows)
-        own = hold.own_ids
+        own = hold.own_ids()
         rows = [row for row in await self._unfinished(but) if row.operation_id not in own]
         taken = [await self._taken_over(row, hold.epoch) for row in rows]
         closing = [one for one in self._driven if not _only_insists(one)]

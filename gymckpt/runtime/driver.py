@@ -95,6 +95,8 @@ class Driver:
         """Whether it acts no more: fenced, or broken."""
         self.is_held: Callable[[], bool] = lambda: False
         """Whether what is sent besides must wait: a checkpoint or restore is open (DESIGN, 5)."""
+        self.left_behind = False
+        """Whether nobody waits for it, so that another recovery in this process may replace it."""
         self.on_moved: Callable[[], None] = lambda: None
         """Called after each change of state; must not block or raise."""
         self.on_released: Callable[[], None] = lambda: None
@@ -368,6 +370,12 @@ class Driver:
         ended = self.stopped or (self.operation.settled and not self._ledger.behind)
         return not ended and loop is not None and not loop.is_closed()
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether another recovery in this process may go on in its place: nothing is under way."""
+        resting = self._drain_task is None or self._drain_task.done()
+        return self.left_behind and self.released and resting and not self._queue
+
     def fence(self, error: Fenced) -> None:
         """
         Stop, since another process has the run; may be called on any thread.
@@ -386,13 +394,14 @@ class Driver:
             self._stop(error)
 
     def abandon(self) -> None:
-        """Act no more, and leave what is left to whoever recovers it: the run is given back."""
+        """Act no more, and leave what is left to whoever recovers it."""
         if self.goes_on:
-            self._stop(OperationDiscarded(self.operation.wire_id, "its run was given back"))
+            reason = "what is left of it was left to another recovery"
+            self._stop(OperationDiscarded(self.operation.wire_id, reason), level=logging.INFO)
 
-    def _stop(self, error: BaseException) -> None:
+    def _stop(self, error: BaseException, level: int = logging.ERROR) -> None:
         """Act no more: another process has the run, or going on would do harm."""
-        logger.error("operation %r stops: %s", self.operation.operation_id, text_of(error))
+        logger.log(level, "operation %r stops: %s", self.operation.operation_id, text_of(error))
         self._stopped_by = error
         if not self.operation.cleaning:
             self.fault = self.fault or error

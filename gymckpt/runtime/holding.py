@@ -134,8 +134,17 @@ class Driven(Protocol):
         """Whether it is still to do something, in an event loop that is not closed."""
         ...
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether another recovery in this process may go on in its place."""
+        ...
+
     def fence(self, error: Fenced) -> None:
         """Stop, since another process has the run; may be called on any thread."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop, and leave what is left to whoever goes on with it."""
         ...
 
 
@@ -172,10 +181,15 @@ class Hold:
         with self._lock:
             self._driven[operation_id] = driven
 
-    @property
     def own_ids(self) -> frozenset[str]:
-        """The operations that this process drives."""
-        return frozenset(name for name, one in self._all() if one.goes_on)
+        """Return the operations that this process goes on to drive, and leave the others alone."""
+        own: set[str] = set()
+        for name, one in self._all():
+            if one.replaceable:
+                one.abandon()
+            elif one.goes_on:
+                own.add(name)
+        return frozenset(own)
 
     @property
     def busy(self) -> bool:

@@ -133,10 +133,10 @@ async def test_entries_that_come_before_the_fence(
             last_seq = len(history) - (0 if self.fenced else unseen)
             return tuple(one for one in found if one.seq <= last_seq)
 
-        def claim(self, *ids: str, **given: Any) -> int:
+        def claim(self, run: str, **given: Any) -> int:
             """Claim it."""
             self.fenced = True
-            return super().claim(*ids, **given)
+            return super().claim(run, **given)
 
     journal = Late(holding(history).store)
     [found] = await recover(journal, handles_of(history), run=history[0].run, force=True)
@@ -168,7 +168,7 @@ async def test_replay_is_off_the_event_loop(
 
 
 async def test_what_must_be_recorded_does_not_wait_for_a_reader(tmp_path: Path) -> None:
-    """While a history is read for long, appends and signs of life of others land."""
+    """While a history is read for long, appends and heartbeats of others land."""
     begins, ends = threading.Event(), threading.Event()
     with open_journal(tmp_path / "journal.sqlite3") as journal:
         begun(journal)
@@ -183,7 +183,7 @@ async def test_what_must_be_recorded_does_not_wait_for_a_reader(tmp_path: Path) 
         try:
             await asyncio.to_thread(begins.wait, 30.0)
             await recorder.append([entry(2)], expected_seq=1, epoch=1, settled=False)
-            await recorder.run(lambda: journal.heartbeat(RUN, OPERATION, epoch=1))
+            await recorder.run(lambda: journal.heartbeat(RUN, epoch=1))
             assert not reading.done()
         finally:
             ends.set()

@@ -19,7 +19,7 @@ from gymckpt.journal import Journal, open_journal
 from gymckpt.journal.memory import MemoryJournal, MemoryStore
 from gymckpt.journal.rules import Opening
 from gymckpt.recovery import recover
-from gymckpt.startup import recovered_first
+from gymckpt.runtime.holding import as_process
 from tests.fakes import HANG, FakeActor
 from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World, until
@@ -98,7 +98,9 @@ def hold(journal: MemoryJournal, entries: Sequence[Entry]) -> None:
         chart=first.facts["chart"],
         chart_version=first.facts["chart_version"],
     )
-    journal.open_operation(opening, entries[:1], owner="the-dead")
+    if journal.held(first.run) is None:
+        journal.claim(first.run, holder="the-dead")
+    journal.open_operation(opening, entries[:1])
     if entries[1:]:
         journal.append(entries[1:], expected_seq=1, epoch=1)
 
@@ -291,7 +293,7 @@ DAMAGES = {
 async def test_unreadable_log(
     cut: tuple[Entry, ...], damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log that no release wrote is left alone with the reason, and the others are settled."""
+    """A log that no release wrote is named and fenced, and the others are settled."""
     broken = (*cut[:-1], attrs.evolve(cut[-1], **DAMAGES[damage].entry))
     whole = tuple(attrs.evolve(one, operation_id="op-2") for one in cut)
     journal = holding(broken, whole)
@@ -302,7 +304,9 @@ async def test_unreadable_log(
     assert "cannot be recovered" in caplog.text
     assert (good.operation_id, good.outcome) == ("op-2", "settled")
     assert journal.read(run_of(cut), WIRE_ID) == broken
-    assert all(call.wire_id == "op-2" for actor in actors.values() for call in actor.calls)
+    assert bad.fenced == ids_of(cut)
+    for actor in actors.values():
+        assert {call.op for call in actor.calls if call.wire_id == WIRE_ID} == {"resume"}
 
 
 async def test_log_of_a_newer_release(
@@ -381,14 +385,15 @@ async def test_arguments(arguments: dict[str, Any], error: type[Exception]) -> N
 
 
 async def test_operation_that_recovery_keeps_is_held(cut: tuple[Entry, ...]) -> None:
-    """A recovery that goes on in the background gives signs of life as often as it must."""
+    """A recovery that goes on in the background gives heartbeats as often as it must."""
     journal = holding(cut)
     first = ids_of(cut)[0]
     actors = {instance: FakeActor() for instance in ids_of(cut) if instance != first}
     await recover(journal, actors, run=run_of(cut), force=True, owner_timeout_s=0.6)
     for _ in range(4):
         await asyncio.sleep(0.3)
-        [found] = await recover(journal, {}, run=run_of(cut), owner_timeout_s=0.6)
+        with as_process("another"):
+            [found] = await recover(journal, {}, run=run_of(cut), owner_timeout_s=0.6)
         assert found.outcome == "held"
 
 
@@ -421,8 +426,8 @@ async def test_coordinator_goes_on_with_what_is_unconfirmed(tmp_path: Path, forc
     await world.examine()
 
 
-def test_startup_waits_for_the_latest_sign_of_life(tmp_path: Path) -> None:
-    """Operations of one dead controller are all settled, however far apart its last signs were."""
+def test_startup_waits_for_a_dead_holder(tmp_path: Path) -> None:
+    """Operations of one dead controller are all settled once it has been silent for its time."""
     entries = lived("checkpoint", tmp_path)[:9]
 
     async def main() -> None:
@@ -431,10 +436,10 @@ def test_startup_waits_for_the_latest_sign_of_life(tmp_path: Path) -> None:
         for name in ("one", "two", "three"):
             hold(journal, [attrs.evolve(one, operation_id=name, run=world.run) for one in entries])
             await asyncio.sleep(4.0)
-        found = await recovered_first(world.coordinator)
+        found = await world.coordinator.recover()
         assert {one.operation_id: one.outcome for one in found} == dict.fromkeys(
             ("one", "two", "three"), "settled"
         )
-        assert running_loop().time() < 12.0 + 30.0
+        assert running_loop().time() <= 12.0 + 30.0
 
     simulate(main)

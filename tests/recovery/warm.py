@@ -35,7 +35,7 @@ async def _live_once(base: Path) -> None:
     await station.close()
     with open_journal(base / "journal.sqlite3") as stored:
         stored.insert_operation(journal.operations()[0], journal.read("warm", WIRE_ID))
-        stored.claim("warm", WIRE_ID, owner="nobody")
+        stored.claim("warm", holder="nobody")
 
 
 with tempfile.TemporaryDirectory() as _base:
