@@ -24,6 +24,7 @@ from gymckpt.manifest import (
     GymCheckpointManifest,
     load_gym_checkpoint_manifest,
 )
+from gymckpt.runtime.holding import as_process
 from gymckpt.runtime.virtual import VirtualClock
 from gymckpt.testing.account import Broken
 from gymckpt.testing.controllers import Body, Controller
@@ -129,8 +130,7 @@ class Stage:
     def close(self) -> None:
         """Fence every controller, let all of them end, and let go of everything."""
         try:
-            for row in self.journal.operations(self.run, unfinished=True):
-                self.journal.claim(self.run, row.operation_id, owner="the end", stale_s=None)
+            self.journal.claim(self.run, holder="the end", force=True)
             for one in (*self.former, self.controller):
                 one.process.cut_off = True
                 one.process.wake()
@@ -178,13 +178,14 @@ class Stage:
             name: Line(self.watch, process, number, place, self.handles)
             for place, name in enumerate(self.names)
         }
-        coordinator = GymCheckpointCoordinator(
-            _Shards(lines),
-            journal=self._opened_journal(),
-            run=self.run,
-            clock=self.clock,
-            **self._settings,
-        )
+        with as_process(f"controller-{number}"):
+            coordinator = GymCheckpointCoordinator(
+                _Shards(lines),
+                journal=self._opened_journal(),
+                run=self.run,
+                clock=self.clock,
+                **self._settings,
+            )
         return Controller(number, process, coordinator)
 
     # --- acts -----------------------------------------------------------------------------------

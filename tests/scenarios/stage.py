@@ -22,7 +22,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay
 from gymckpt.core.settings import RetryPolicy
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import JournalUnavailable, OperationHeld
+from gymckpt.errors import JournalUnavailable, RunHeld
 from gymckpt.journal import Opening
 from gymckpt.journal.memory import MemoryJournal, MemoryStore
 from gymckpt.manifest import GymCheckpointManifest
@@ -391,7 +391,7 @@ class Stage:
         """Give what is generated a name that is the same in every run."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(operations, "new_operation_id", self.new_id)
-            patch.setattr(moves, "new_owner", lambda **_: "ana@ops")
+            patch.setattr(moves, "holder_token", lambda **_: "ana@ops")
             yield
 
 
@@ -401,6 +401,6 @@ def _names(instances: Sequence[str]) -> str:
 
 def _recovered(found: Recovered) -> str:
     text = f"{found.operation_id}: {found.found_in} -> {found.state}, {found.outcome}"
-    if isinstance(found.held_by, OperationHeld):
-        return f"{text}: {found.held_by.owner}"
+    if isinstance(found.held_by, RunHeld):
+        return f"{text}: {found.held_by.holder}"
     return f"{text}: {_names(found.unconfirmed)}" if found.unconfirmed else text
