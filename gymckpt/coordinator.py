@@ -504,7 +504,7 @@ class GymCheckpointCoordinator:
             force: Whether to take the run from another process that is alive.
 
         Returns:
-            What came of each operation; the run is claimed only if there is one.
+            What came of each operation. Without force, the run is claimed only if there is one.
 
         Raises:
             JournalError: The journal cannot be read or written.

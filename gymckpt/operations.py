@@ -234,6 +234,7 @@ class Operations:
             cancel_reference=self._cancel_reference,
             but=self._own_ids,
             adopt=self._keep_in_sight,
+            always=force,
         )
         known = tuple(outcome_of(one, one.operation.state, self._handles) for one in in_sight)
         return known + found

@@ -177,6 +177,7 @@ async def recover_all(
     cancel_reference: Callable[[Any], None] = cancel_remote,
     but: Callable[[], Iterable[str]] = tuple,
     adopt: Callable[[Scheduler], None] = lambda _: None,
+    always: bool = False,
 ) -> tuple[Recovered, ...]:
     """
     Settle unfinished operations through a journal that is open already; see `recover`.
@@ -190,6 +191,7 @@ async def recover_all(
         cancel_reference: Told of every reference that is no longer waited for.
         but: Tells the operations that the caller drives itself.
         adopt: Given what drives each operation that was taken over, before it begins.
+        always: Whether to claim the run although nothing of it is unfinished.
 
     Raises:
         JournalError: The journal cannot be read or written; what can be taken over was settled.
@@ -198,7 +200,7 @@ async def recover_all(
     recovery = _Recovery(
         _Means(recorder, handles, clock or SystemClock(), cancel_reference), run, adopt
     )
-    return await recovery.settle(force=force, but=but)
+    return await recovery.settle(force=force, but=but, always=always)
 
 
 @attrs.frozen
@@ -245,13 +247,13 @@ class _Recovery:
         self._failures: list[JournalUnavailable] = []
 
     async def settle(
-        self, *, force: bool, but: Callable[[], Iterable[str]]
+        self, *, force: bool, but: Callable[[], Iterable[str]], always: bool
     ) -> tuple[Recovered, ...]:
         """Read, claim, and settle each operation."""
         rows = await self._unfinished(but)
         for row in rows:  # before the run is taken from whoever holds it
             await self._read(row)
-        if not rows:
+        if not (rows or always):
             return ()
         try:
             hold = await self._recorder.hold(self._run, force=force)

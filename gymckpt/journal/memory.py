@@ -41,6 +41,8 @@ class MemoryStore:
         Args:
             now_s: The clock by which heartbeats are dated.
         """
+        self.identity = object()
+        """Equal to that of no other store, at any time."""
         self.now_s = now_s
         self.lock = threading.Lock()
         self.operations: dict[_Key, OperationRow] = {}
@@ -68,7 +70,7 @@ class MemoryJournal(Journal):
     @property
     def shared_as(self) -> Hashable:
         """The same for all journals on one store."""
-        return self.url, id(self._store)
+        return self._store.identity
 
     @property
     def store(self) -> MemoryStore:

@@ -30,6 +30,7 @@ __all__ = [
     "Driven",
     "Hold",
     "as_process",
+    "become",
     "give_back",
     "holder_token",
     "is_gone",
@@ -57,6 +58,16 @@ def as_process(name: str) -> Iterator[None]:
         yield
     finally:
         _PRETENDED.reset(token)
+
+
+def become(name: str) -> None:
+    """
+    Let everything that the running context makes from now on belong to another process.
+
+    Args:
+        name: Tells that process from others.
+    """
+    _PRETENDED.set(name)
 
 
 def holder_token(*, command: bool = False) -> str:

@@ -20,13 +20,14 @@ from gymckpt import moves, operations
 from gymckpt.coordinator import GYM_CHECKPOINT_MANIFEST_FILENAME, GymCheckpointCoordinator
 from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay
-from gymckpt.core.settings import RetryPolicy
+from gymckpt.core.settings import RetryPolicy, bare_owner
 from gymckpt.episodes import EnvironmentEpisode
-from gymckpt.errors import JournalUnavailable, OperationHeld
+from gymckpt.errors import JournalUnavailable, RunHeld
 from gymckpt.journal import Opening
 from gymckpt.journal.memory import MemoryJournal, MemoryStore
 from gymckpt.manifest import GymCheckpointManifest
 from gymckpt.recovery import Recovered
+from gymckpt.runtime import worker
 from gymckpt.runtime.virtual import RESOLUTION_S, VirtualClock, VirtualLoop
 from gymckpt.runtime.worker import JOURNAL_THREAD
 from gymckpt.testing.fakes import FakeShardSet
@@ -166,6 +167,8 @@ class Controller:
             scheduler._timers.stop_all()
             scheduler._queue.clear()
             scheduler._effects.clear()
+        if held._recorder is not None:
+            held._recorder._let_holds_go()
 
 
 class Stage:
@@ -383,6 +386,10 @@ class Stage:
             runs = "".join(f", {one.capture_key}" for one in sorted(instance.installed))
             self.telling.say("state", what + runs, instance.name)
 
+    def _has_crashed(self, holder: str) -> bool:
+        """Whether a controller is known to be gone, as on its own host."""
+        return any(bare_owner(holder) == one.name for one in self.controllers if not one.alive)
+
     def count_transitions(self) -> None:
         """Note every transition that the journal has."""
         journal = MemoryJournal(self.store)
@@ -395,7 +402,8 @@ class Stage:
         """Give what is generated a name that is the same in every run."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(operations, "new_operation_id", self.new_id)
-            patch.setattr(moves, "new_owner", lambda **_: "ana@ops")
+            patch.setattr(moves, "holder_token", lambda **_: "ana@ops")
+            patch.setattr(worker, "is_gone", self._has_crashed)
             yield
 
 
@@ -405,6 +413,6 @@ def _names(instances: Sequence[str]) -> str:
 
 def _recovered(found: Recovered) -> str:
     text = f"{found.operation_id}: {found.found_in} -> {found.state}, {found.outcome}"
-    if isinstance(found.held_by, OperationHeld):
-        return f"{text}: {found.held_by.owner}"
+    if isinstance(found.held_by, RunHeld):
+        return f"{text}: {found.held_by.holder}"
     return f"{text}: {_names(found.unconfirmed)}" if found.unconfirmed else text

@@ -123,6 +123,7 @@ async def _hold_fresh(world: World, last: Controller) -> None:
     """Hold that a fresh checkpoint works, whatever has been."""
     world.ledger.reopened()
     await asyncio.sleep(world.plan.turn_s)
+    await _in(last, "taking the run", last.coordinator.recover(force=True))
     before = len(world.stage.published)
     if not await _in(last, "the last snapshot", last.perform(LAST, "last")):
         world.broken(Broken("L2", "a fresh snapshot does not work after all faults have ended"))

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Literal, TypeVar, TypeVarTuple
 
+from gymckpt.runtime.holding import become
 from gymckpt.runtime.virtual import RESOLUTION_S, NothingLeft, VirtualLoop
 
 __all__ = ["Killed", "Process", "SimulatedLoop", "running_process"]
@@ -58,6 +59,7 @@ class Process:
         self.state: Literal["up", "paused", "dead"] = "up"
         self.context = contextvars.copy_context()
         self.context.run(_PROCESS.set, self)
+        self.context.run(become, name)
 
     @property
     def dead(self) -> bool:
