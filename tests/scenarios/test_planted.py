@@ -25,7 +25,7 @@ CAUGHT_BY = {
     "manifest_left": "checkpoint_commit_fails",
     "lease_never_lost": "restore_lease_lost",
     "retire_skipped": "restore_body_raises",
-    "sweep_forgotten": "operator_marks_an_instance_gone",
+    "sweep_forgotten": "resume_goes_on_in_the_background",
     "fence_forgotten": "late_prepare_after_resume",
     "lease_never_expires": "participant_reopens_by_itself",
 }
@@ -40,5 +40,8 @@ def test_planted_fault_is_caught(
     caplog.set_level(logging.CRITICAL + 1, "gymckpt")
     text = (HERE / f"{CAUGHT_BY[fault]}.txt").read_text()
     with planted(fault):
-        found = written(played(parsed(text), tmp_path, look=lambda _: None))
+        try:
+            found = written(played(parsed(text), tmp_path, look=lambda _: None))
+        except AssertionError:  # what it waits for never happens
+            return
     assert found != text
