@@ -20,6 +20,7 @@ from gymckpt.failures import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
     GymCheckpointUnavailable,
+    RecordsNotVisible,
 )
 from gymckpt.standins import Portable, RemoteFailure, tame
 from gymckpt.transience import is_actor_dead, is_transient_failure
@@ -49,6 +50,7 @@ __all__ = [
     "OperationIdUsed",
     "OperationOpen",
     "ParticipantRefused",
+    "RecordsNotVisible",
     "RemoteFailure",
     "ReplayDiverged",
     "RestartOnlyDeployment",

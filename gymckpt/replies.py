@@ -58,9 +58,9 @@ def _rows_by_episode(
     return copied_rows(value)
 
 
-def _check_prepared(_summary: object, _attribute: object, value: Any) -> None:
+def _check_flag(_summary: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if type(value) is not bool:
-        raise TypeError(f"prepared must be a bool, not {show(value)}")
+        raise TypeError(f"{attribute.name} must be a bool, not {show(value)}")
 
 
 def _check_blockers(summary: GymCheckpointPrepareSummary, _attribute: object, value: Any) -> None:
@@ -111,7 +111,7 @@ class GymCheckpointPrepareSummary:
         ValueError: A parked instance names a blocker, or a rollout restarts twice.
     """
 
-    prepared: bool = attrs.field(validator=_check_prepared)
+    prepared: bool = attrs.field(validator=_check_flag)
     """Whether the instance is parked."""
 
     blockers: dict[str, tuple[str, ...]] = attrs.field(
@@ -160,6 +160,11 @@ class GymCheckpointCommitSummary:
         default=(), converter=_episodes, validator=_check_episodes
     )
     """Parked sessions that no server owns: nobody can restore them, and they cannot finish."""
+
+    written_below_root: bool = attrs.field(default=False, kw_only=True, validator=_check_flag)
+    """Whether the state lies below the root in the form that `gymckpt.participant` writes: for each
+    participant `gym/<kind>/<server>/manifest.json`, which names the checkpoint, in the instance's
+    directory. The controller then writes no outer manifest before it has seen that file."""
 
     def __attrs_post_init__(self) -> None:
         owned = {key for keys in self.staging_keys_by_episode.values() for key in keys}

@@ -108,6 +108,7 @@ class Deployment(ParkingDeployment):
             participants=self._servers.names,
             staging_keys_by_episode=rows,
             unowned_live_episodes=tuple(self.unowned_episodes()),
+            written_below_root=True,
         )
         writes = [
             partial(
