@@ -162,9 +162,10 @@ class GymCheckpointCommitSummary:
     """Parked sessions that no server owns: nobody can restore them, and they cannot finish."""
 
     written_below_root: bool = attrs.field(default=False, kw_only=True, validator=_check_flag)
-    """Whether the state lies below the root in the form that `gymckpt.participant` writes: for each
-    participant `gym/<kind>/<server>/manifest.json`, which names the checkpoint, in the instance's
-    directory. The controller then writes no outer manifest before it has seen that file."""
+    """Whether the state lies below the root and a file there says so: in the instance's directory
+    `gym/<kind>/<server>/manifest.json` of a participant, or `manifest.json`, a JSON object whose
+    `checkpoint_id` is the checkpoint's. The controller writes no outer manifest before it has seen
+    that file."""
 
     def __attrs_post_init__(self) -> None:
         owned = {key for keys in self.staging_keys_by_episode.values() for key in keys}

@@ -4,7 +4,8 @@ Whether the controller sees what instances wrote, before a manifest names it.
 An instance writes on its own host. Where the root is not the same directory there, its answer is
 good and its files are out of reach, so that the manifest would name what no restore can find. What
 is looked for is what `gymckpt.participant` writes, `gym/<kind>/<server>/manifest.json` in the
-instance's directory, naming this checkpoint: an older checkpoint may have left files in the root.
+instance's directory, or a `manifest.json` in that directory itself, from a backend with a form of
+its own. It must name this checkpoint: an older one may have left files in the root.
 
 One look lists each shard's directory once and reads one small file an instance. Shared file systems
 cache listings, so where some instances are seen and others are not, it is repeated a few times. All
@@ -243,6 +244,9 @@ class _Finder:
                 if found == self._checkpoint_id:
                     return "seen"
                 sight = "older"
+        own = _checkpoint_in(f"{directory}/manifest.json")
+        if own is not None:
+            return "seen" if own == self._checkpoint_id else "older"
         return "bare" if sight == "absent" and _names_in(below) is None else sight
 
     def _kinds_of(self, below: str, server: str) -> Iterator[str]:

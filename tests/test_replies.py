@@ -263,6 +263,8 @@ def test_an_error_about_rows_names_five_of_each_side_and_counts_the_rest() -> No
         ({"unowned_live_episodes": (E1, E1)}, ValueError, "unowned_live_episodes must not name"),
         ({"unowned_live_episodes": (1,)}, TypeError, r"unowned_live_episodes\[0\]"),
         ({"unowned_live_episodes": (E0,)}, ValueError, "exported and have no owner"),
+        ({"written_below_root": 1}, TypeError, "written_below_root must be a bool, not 1"),
+        ({"written_below_root": None}, TypeError, "written_below_root must be a bool"),
     ],
 )
 def test_a_commit_summary_that_is_wrong_is_refused(

@@ -220,8 +220,8 @@ async def writes_in_its_own_place(case: Case) -> None:
     try:
         Visibility("auto").look(str(case.root), "c1", {name: answer}).once()
     except RecordsNotVisible:
-        form = "<kind>/<server>/manifest.json that names the checkpoint"
-        expect(False, f"it answered written_below_root=True, and {own}/gym has no {form}")
+        form = "manifest.json, or gym/<kind>/<server>/manifest.json, that names the checkpoint"
+        expect(False, f"it answered written_below_root=True, and {own} has no {form}")
 
 
 @_check

@@ -338,6 +338,24 @@ async def test_a_backend_with_files_of_its_own(new_world: NewWorld) -> None:
     assert (await saved(world, "own") / MANIFEST).exists()
 
 
+@pytest.mark.parametrize(("named", "stands"), [("own", True), ("another", False), ("", False)])
+async def test_a_backend_that_says_so_in_a_form_of_its_own(
+    new_world: NewWorld, named: str, stands: bool
+) -> None:
+    """A `manifest.json` in the instance's directory counts if it names this checkpoint."""
+    world = new_world(2, control_timeout_s=0.4)
+    for number, instance in enumerate(world.ids):
+        let_write(world, number, below=nowhere)
+        own = world.root("own") / "gym-instances" / instance
+        own.mkdir(parents=True)
+        (own / "manifest.json").write_text(f'{{"checkpoint_id": "{named}", "files": 3}}')
+    if stands:
+        assert (await saved(world, "own") / MANIFEST).exists()
+        return
+    with pytest.raises(RecordsNotVisible, match="2 of them have only files of another"):
+        await saved(world, "own")
+
+
 @pytest.mark.parametrize("written", ["Auto", "", "yes", None, True, 1, ["auto"], b"auto", object()])
 def test_no_rule(written: Any) -> None:
     """A rule that is none of the three is refused when the coordinator is made."""
