@@ -29,8 +29,9 @@ from gymckpt.replies import (
     require_prepare_summary,
     staging_keys_of,
 )
-from gymckpt.runtime.wire import Judgement, Message
+from gymckpt.runtime.wire import Again, Judgement, Message
 from gymckpt.topology import Inventory
+from gymckpt.visibility import Visibility
 
 __all__ = [
     "Calls",
@@ -109,8 +110,11 @@ class NoManifest:
 class CheckpointCalls:
     """Prepare, renew, commit and resume of one checkpoint, and its manifest."""
 
-    def __init__(self, checkpoint_id: str, instances: Iterable[str]) -> None:
+    def __init__(
+        self, checkpoint_id: str, instances: Iterable[str], visibility: Visibility | None = None
+    ) -> None:
         self.checkpoint_id = checkpoint_id
+        self._visibility = visibility or Visibility()
         self.instances = tuple(instances)
         self.prepared: dict[str, GymCheckpointPrepareSummary] = {}
         self.offer: Offer | None = None
@@ -196,8 +200,8 @@ class CheckpointCalls:
             raise RuntimeError(f"checkpoint {self.checkpoint_id!r} has no manifest yet")
         return GymCheckpointCommitResult(self.manifest, dict(self.committed))
 
-    def publish(self) -> Callable[[], Mapping[str, Any]]:
-        """Build the manifest and return the job that makes it durable."""
+    def publish(self) -> Callable[[], Mapping[str, Any] | Again]:
+        """Build the manifest and return the job that makes it durable once it tells the truth."""
         offer = self.required_offer
         exported = {instance: self._exported(instance) for instance in self.instances}
         manifest = GymCheckpointManifest(
@@ -216,7 +220,13 @@ class CheckpointCalls:
         )
         self.manifest = manifest
         publication = self._publication = ManifestPublication(offer.root, manifest)
-        return lambda: {"sha256": publication.publish()}
+        look = self._visibility.look(offer.root, self.checkpoint_id, self.committed)
+
+        def job() -> Mapping[str, Any] | Again:
+            pause_s = look.once()
+            return {"sha256": publication.publish()} if pause_s is None else Again(pause_s)
+
+        return job
 
     def _exported(self, instance: str) -> tuple[EnvironmentEpisode, ...]:
         """Return what an instance exported, in the order in which it was offered."""

@@ -67,6 +67,7 @@ from gymckpt.topology import (
     to_facts,
 )
 from gymckpt.values import plain
+from gymckpt.visibility import Visibility, Written, require_written
 
 __all__ = [
     "GYM_CHECKPOINT_MANIFEST_FILENAME",
@@ -124,6 +125,7 @@ class GymCheckpointCoordinator:
         sweep_interval_s: float = 30.0,
         journal_timeout_s: float = 10.0,
         owner_timeout_s: float = OWNER_TIMEOUT_S,
+        written: Written = "auto",
         clock: Clock | None = None,
     ) -> None:
         """
@@ -146,12 +148,16 @@ class GymCheckpointCoordinator:
             journal_timeout_s: How long one journal call may take before it counts as unavailable.
             owner_timeout_s: How long this process must be silent before another one may take the
                 run over; it gives a heartbeat more often than that.
+            written: Whose files must be seen below the root before the manifest is written.
+                `auto`: of every instance that says `written_below_root`; of the others all that
+                exported something or none, with a warning once where none is seen. `require`: of
+                every instance that says so or exported something. `ignore`: it does not look.
             clock: The clocks; None is the host's.
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: A duration is not positive and finite, there is no instance, or an id is
-                malformed.
+            ValueError: A duration is not positive and finite, there is no instance, an id is
+                malformed, or `written` is another word.
         """
         self._handles = require_handles(shard_set)
         self._live = tuple(self._handles)
@@ -163,6 +169,9 @@ class GymCheckpointCoordinator:
             "settle_s": require_duration(settle_s, "settle_s", zero=True),
             "sweep_interval_s": require_duration(sweep_interval_s, "sweep_interval_s"),
         }
+        # Half of what sealing may take: the rest is for the manifest.
+        bound_s = self._fixed["control_timeout_s"] / 2
+        self._visibility = Visibility(require_written(written), bound_s=bound_s)
         self._operations = Operations(
             handles=self._handles,
             run=default_run() if run is None else require_operation_id(run, "run"),
@@ -346,6 +355,8 @@ class GymCheckpointCoordinator:
                 or unsafe; nothing was sent.
             IllegalTransition: The checkpoint is not parked on this coordinator; nothing was sent.
             GymCheckpointOperationError: A call failed; no manifest appears, all were reopened.
+            RecordsNotVisible: What an instance wrote is not visible from here, see `written`; no
+                manifest appears, all were reopened.
             OSError: The manifest could not be made durable; none appears, all were reopened.
         """
         checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
@@ -573,7 +584,7 @@ class GymCheckpointCoordinator:
     ) -> AsyncIterator[tuple[Running, CheckpointCalls]]:
         """Yield a checkpoint that is parked."""
         checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
-        calls = CheckpointCalls(checkpoint_id, self._handles)
+        calls = CheckpointCalls(checkpoint_id, self._handles, self._visibility)
         async with self._begun("checkpoint", checkpoint_id, calls, {}) as running:
             await running.advance("prepare", "parked")
             yield running, calls

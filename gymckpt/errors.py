@@ -21,6 +21,7 @@ from gymckpt.failures import (
     GymCheckpointNotReady,
     GymCheckpointOperationError,
     GymCheckpointUnavailable,
+    RecordsNotVisible,
 )
 from gymckpt.standins import Legible, Portable, RemoteFailure, marks_of, tame
 from gymckpt.transience import is_actor_dead, is_transient_failure
@@ -49,6 +50,7 @@ __all__ = [
     "OperationIdUsed",
     "OperationOpen",
     "ParticipantRefused",
+    "RecordsNotVisible",
     "RemoteFailure",
     "ReplayDiverged",
     "RestartOnlyDeployment",

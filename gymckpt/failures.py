@@ -7,7 +7,7 @@ find these classes in `gymckpt.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gymckpt.standins import (
@@ -26,6 +26,7 @@ __all__ = [
     "GymCheckpointNotReady",
     "GymCheckpointOperationError",
     "GymCheckpointUnavailable",
+    "RecordsNotVisible",
     "describe_blockers",
 ]
 
@@ -120,6 +121,48 @@ class GymCheckpointNotReady(Portable, RuntimeError):
         super().__init__(
             f"Gym checkpoint not ready on {len(self.blockers)} instance(s): "
             f"{'; '.join(named)}{_and_more(len(self.blockers))}"
+        )
+
+
+class RecordsNotVisible(Portable, RuntimeError):
+    """
+    Instances answered that their state is durable, and the controller does not see it.
+
+    No manifest was written: it would have named what no restore can find. Not transient, since the
+    same root looks the same the next time; that a shared file system shows files late was waited
+    for.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        root: Where it was to be.
+        servers: Instance that is not visible to its servers; complete.
+        total: How many instances were looked for.
+        older: How many of those that are not visible have files of another checkpoint there.
+        hint: What helps.
+    """
+
+    _fields = ("checkpoint_id", "root", "servers", "total", "older", "hint")
+
+    def __init__(  # noqa: PLR0917 - facts of one event
+        self,
+        checkpoint_id: str,
+        root: str,
+        servers: Mapping[str, Collection[str]],
+        total: int,
+        older: int,
+        hint: str,
+    ) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.root = root
+        self.servers = {instance: tuple(names) for instance, names in servers.items()}
+        self.total = total
+        self.older = older
+        self.hint = hint
+        stale = f"; {older} of them have only files of another checkpoint there" if older else ""
+        super().__init__(
+            f"{text_of(root, _INSTANCE_MAX)}: what {len(self.servers)} of {total} instance(s) "
+            f"saved for checkpoint {text_of(checkpoint_id)!r} is not visible from the controller: "
+            f"is the root shared? {sample(sorted(self.servers))}{stale}; {hint}"
         )
 
 

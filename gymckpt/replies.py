@@ -58,9 +58,9 @@ def _rows_by_episode(
     return copied_rows(value)
 
 
-def _check_prepared(_summary: object, _attribute: object, value: Any) -> None:
+def _check_flag(_summary: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if type(value) is not bool:
-        raise TypeError(f"prepared must be a bool, not {show(value)}")
+        raise TypeError(f"{attribute.name} must be a bool, not {show(value)}")
 
 
 def _check_blockers(summary: GymCheckpointPrepareSummary, _attribute: object, value: Any) -> None:
@@ -126,7 +126,7 @@ class GymCheckpointPrepareSummary:
         ValueError: A parked instance names a blocker, or a rollout restarts twice.
     """
 
-    prepared: bool = attrs.field(validator=_check_prepared)
+    prepared: bool = attrs.field(validator=_check_flag)
     """Whether the instance is parked."""
 
     blockers: dict[str, tuple[str, ...]] = attrs.field(
@@ -181,6 +181,12 @@ class GymCheckpointCommitSummary:
     )
     """Episode that was offered and whose state cannot be saved to the reason: it is recorded as a
     restart, and starts over from its task after a crash."""
+
+    written_below_root: bool = attrs.field(default=False, kw_only=True, validator=_check_flag)
+    """Whether the state lies below the root and a file there says so: in the instance's directory
+    `gym/<kind>/<server>/manifest.json` of a participant, or `manifest.json`, a JSON object whose
+    `checkpoint_id` is the checkpoint's. The controller writes no outer manifest before it has seen
+    that file."""
 
     def __attrs_post_init__(self) -> None:
         owned = {key for keys in self.staging_keys_by_episode.values() for key in keys}

@@ -51,8 +51,8 @@ def require_root(value: object) -> str:
         The path; given to this function again, it stays as it is.
 
     Raises:
-        TypeError: It is not a path, or a path of bytes.
-        ValueError: It is empty, a URL, or not a path that every file system and the journal can
+        TypeError: It is not a path, an empty one, or one of bytes.
+        ValueError: It is a URL, or not a path that every file system and the journal can
             hold; or it cannot be made absolute.
     """
     given = _plain(value)
@@ -85,16 +85,16 @@ def _require_no_url(text: str, scheme: re.Match[str] | None) -> None:
 def _plain(value: object) -> str:
     """Return the text of a path, as a plain `str` whatever class it has."""
     if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{_WHAT} must be a str or os.PathLike, not {show(value)}")
-    text: object = os.fspath(cast("Any", value))
+        raise TypeError(f"{_WHAT} must be a path, a str or os.PathLike, not {show(value)}")
+    text: object = os.fspath(cast("os.PathLike[Any]", value))
     if not isinstance(text, str):
         raise TypeError(f"{_WHAT} must be a path of text, not of bytes: {show(text)}")
+    if not text:
+        raise TypeError(f"{_WHAT} must be a path, not an empty text; '.' is the working directory")
     return str.__str__(text)
 
 
 def _require_safe(text: str) -> None:
-    if not text:
-        raise ValueError(f"{_WHAT} must not be empty; '.' is the working directory")
     if text != text.strip():
         raise ValueError(f"{_WHAT} must not begin or end with a blank: {show(text)}")
     try:

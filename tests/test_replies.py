@@ -276,6 +276,8 @@ def test_an_error_about_rows_names_five_of_each_side_and_counts_the_rest() -> No
             ValueError,
             "unsavable must not name a rollout twice",
         ),
+        ({"written_below_root": 1}, TypeError, "written_below_root must be a bool, not 1"),
+        ({"written_below_root": None}, TypeError, "written_below_root must be a bool"),
     ],
 )
 def test_a_commit_summary_that_is_wrong_is_refused(

@@ -123,6 +123,7 @@ class Deployment(ParkingDeployment):
             staging_keys_by_episode=rows,
             unowned_live_episodes=unowned,
             unsavable=saving.unsavable,
+            written_below_root=True,
         )
         await saving.publish(staged)
         return cast(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymckpt.core.effects import WithdrawManifest, WriteManifest
 from gymckpt.core.entry import JsonFacts
 from gymckpt.errors import tame
 from gymckpt.runtime.asks import record_of
-from gymckpt.runtime.wire import Wire
+from gymckpt.runtime.wire import Again, Wire
 from gymckpt.runtime.worker import run_detached
 
 __all__ = ["FileJobs"]
@@ -57,9 +58,12 @@ class FileJobs:
         return interval_s * 2.0 ** min(max(0, self.withdrawing - 1), DOUBLINGS_MAX)
 
     def _run(
-        self, plan: Callable[[], Callable[[], Mapping[str, Any]]], done: str, failed: str
+        self, plan: Callable[[], Callable[[], Mapping[str, Any] | Again]], done: str, failed: str
     ) -> None:
-        def take(facts: Mapping[str, Any] | None, error: BaseException | None) -> None:
+        def take(facts: Mapping[str, Any] | Again | None, error: BaseException | None) -> None:
+            if isinstance(facts, Again):
+                asyncio.get_running_loop().call_later(facts.pause_s, begin)
+                return
             if done == "withdrawn":
                 self.withdrawing -= 1
             if error is None:
@@ -68,7 +72,15 @@ class FileJobs:
             self.errors[failed] = tame(error)
             self._post(failed, {"failure": attrs.asdict(record_of(self.errors[failed]))})
 
+        def begin() -> None:
+            try:
+                run_detached(job, f"gymckpt-{done}", take)
+            except Exception as error:  # also where no thread can be started
+                take(None, error)
+
         try:
-            run_detached(plan(), f"gymckpt-{done}", take)
-        except Exception as error:  # also where no thread can be started
+            job = plan()
+        except Exception as error:
             take(None, error)
+        else:
+            begin()

@@ -14,7 +14,7 @@ import attrs
 
 from gymckpt.core.effects import SendCall
 
-__all__ = ["Judgement", "Message", "Wire"]
+__all__ = ["Again", "Judgement", "Message", "Wire"]
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +35,13 @@ class Judgement:
     """What the journal keeps of it: counts and samples, never all."""
 
 
+@attrs.frozen
+class Again:
+    """What a file job returns that is to be begun once more, after a pause without a thread."""
+
+    pause_s: float
+
+
 class Wire(Protocol):
     """The particulars of one operation; used from the event loop only."""
 
@@ -51,9 +58,11 @@ class Wire(Protocol):
         """
         ...
 
-    def publish(self) -> Callable[[], Mapping[str, Any]]:
+    def publish(self) -> Callable[[], Mapping[str, Any] | Again]:
         """
         Return the blocking job that makes the manifest durable and returns facts about it.
+
+        While it returns `Again` it is run again.
 
         Raises:
             Exception: No valid manifest can be made of the replies.

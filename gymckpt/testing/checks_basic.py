@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from gymckpt.episodes import EnvironmentEpisode, instance_directory
-from gymckpt.errors import show
+from gymckpt.errors import RecordsNotVisible, show
 from gymckpt.testing.case import Case, CheckBody, files_below
 from gymckpt.testing.instance import expect
+from gymckpt.visibility import Visibility
 
 __all__ = ["CHECKS"]
 
@@ -208,13 +209,19 @@ async def participants_are_the_same_each_time(case: Case) -> None:
 
 @_check
 async def writes_in_its_own_place(case: Case) -> None:
-    """Files appear below the instance's own directory, some of them, and nowhere else."""
-    await case.saved(A)
-    own = instance_directory(case.root, case.one.instance_id)
+    """Files appear below its own directory and nowhere else, in the form that it says they have."""
+    answer = await case.saved(A)
+    name = case.one.instance_id
+    own = instance_directory(case.root, name)
     files = list(files_below(case.root))
     expect(files, "it wrote no file below the root")
     strays = [path for path in files if own not in path.parents]
     expect(not strays, f"it wrote outside of {own}: {strays[:3]}")
+    try:
+        Visibility("auto").look(str(case.root), "c1", {name: answer}).once()
+    except RecordsNotVisible:
+        form = "manifest.json, or gym/<kind>/<server>/manifest.json, that names the checkpoint"
+        expect(False, f"it answered written_below_root=True, and {own} has no {form}")
 
 
 @_check

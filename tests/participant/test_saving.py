@@ -39,6 +39,7 @@ async def test_a_commit_answers_when_everything_is_on_the_disk(
         participants=("agent", "environment", "model", "resources"),
         staging_keys_by_episode=rows,
         unowned_live_episodes=(),
+        written_below_root=True,
     )
     assert len(manifests(tmp_path)) == 4
     assert deployment.phases == ["committed"] * 4

@@ -24,7 +24,7 @@ VOCABULARY = frozenset(
 )
 """Words, ids and small checks that everybody may use, and that use only each other."""
 
-STORED = frozenset({"manifest", "manifest_schema", "replies", "topology"})
+STORED = frozenset({"manifest", "manifest_schema", "replies", "topology", "visibility"})
 """What instances answer and what files hold; beside the core, which does not know it."""
 
 CONTROLLER = frozenset(

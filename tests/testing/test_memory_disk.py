@@ -49,8 +49,9 @@ class Actor:
         paths = self.disk.path
         return paths.isdir(path), paths.lexists(path), paths.islink(path)
 
-    def list(self, path: str) -> None:
+    def list(self, path: str) -> list[str]:
         self.disk.close(self.disk.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        return sorted(self.disk.listdir(path))
 
     def read(self, path: str) -> tuple[bytes, list[bytes], int]:
         descriptor = self.disk.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

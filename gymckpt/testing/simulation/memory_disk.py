@@ -97,6 +97,15 @@ class MemoryDisk:
         self._require_free(path)
         self._nodes[path] = _Node(_DIRECTORY)
 
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        if _BELOW not in path:
+            return os.listdir(path)
+        if self._named(path).mode != _DIRECTORY:
+            raise _error(errno.ENOTDIR, path)
+        parents = (name.rpartition(os.sep) for name in self._nodes)
+        return [name for parent, _, name in parents if parent == path]
+
     def link(self, source: str, target: str) -> None:
         """Give a file a second name."""
         node = self._named(source)

@@ -22,6 +22,7 @@ import attrs
 
 import gymckpt.files
 import gymckpt.participant.store
+import gymckpt.visibility
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
 from gymckpt.testing.simulation.memory_disk import MemoryDisk
 from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
@@ -244,9 +245,11 @@ def replaced_system(
         published: Told of the manifest of records that appears next, and in which process.
     """
     real = uuid.uuid4
+    records = _RecordsSystem(disk_of, published)
     systems: dict[ModuleType, _System] = {
         gymckpt.files: _System(os, disk_of),
-        gymckpt.participant.store: _RecordsSystem(disk_of, published),
+        gymckpt.participant.store: records,
+        gymckpt.visibility: records,
     }
     uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
     for module, system in systems.items():
