@@ -191,7 +191,7 @@ def _of_settling(case: Case, cause: Cause) -> _Found:
         )
     else:
         words = (
-            f"{by} took it over from a controller that had shown a sign of life {silent} before, "
+            f"{by} took it over from a controller that had given a heartbeat {silent} before, "
             f"while it was {cause.state!r}"
         )
     return _Found(words + _trouble_then(case, cause))

@@ -33,10 +33,10 @@ ROUNDS = 8
 """How often they race."""
 
 SILENT_S = 0.2
-"""How long a controller is silent before it gives a sign of life, in real time."""
+"""How long a controller is silent before it gives a heartbeat, in real time."""
 
 BEAT_LATE_S = 0.1
-"""How much older than it is a sign of life may seem: no clock is exact."""
+"""How much older than it is a heartbeat may seem: no clock is exact."""
 
 Open = Callable[[], Journal]
 Result = TypeVar("Result")
@@ -220,12 +220,12 @@ def _stay_silent(journal: Journal) -> None:
         if _silent_s(journal) >= SILENT_S:
             return
         assert waited_s < SILENT_S + BEAT_LATE_S, (
-            f"{waited_s:.2f} s after the last sign of life the controller is not said to be silent"
+            f"{waited_s:.2f} s after the last heartbeat the controller is not said to be silent"
         )
 
 
 def _require_life(journal: Journal, began_s: float, what: str) -> None:
-    """Fail where the silence is older than the sign of life that was given since."""
+    """Fail where the silence is older than the heartbeat that was given since."""
     silent_s = _silent_s(journal)
     since_s = time.monotonic() - began_s
     assert silent_s <= since_s + BEAT_LATE_S, (

@@ -16,7 +16,6 @@ from gymckpt.diagnosis.explain import explain
 from gymckpt.errors import Fenced, OperationIdUsed
 from gymckpt.journal import open_journal
 from gymckpt.journal.portable import write_export
-from gymckpt.runtime.holding import as_process
 from gymckpt.unread import UNREAD
 from tests.cli.command import AGO_S, RUN, answer, run, unread, write_journal
 from tests.diagnosis.stuck import BUSY, Scene
@@ -117,8 +116,7 @@ def test_show_says_without_colours_who_was_no_longer_waited_for(tmp_path: Path) 
             actor.always["commit"] = HANG
         task = run.begun("cp")
         await asyncio.sleep(10.0)
-        with as_process("another"):
-            await run.controller().recover(force=True)
+        await run.controller().recover(force=True)
         assert isinstance(await task, Fenced)
 
     path = write_journal(tmp_path / "killed.sqlite3", scene)

@@ -17,6 +17,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.diagnosis.explain import explain
 from gymckpt.diagnosis.explanation import Explanation
 from gymckpt.journal import MemoryJournal
+from gymckpt.runtime.holding import as_process
 from gymckpt.runtime.virtual import VirtualClock, VirtualLoop, run_virtually
 from tests.fakes import FakeActor, FakeShardSet, Late
 
@@ -50,20 +51,24 @@ class Scene:
                 actor.always[call] = Late(0.1 * (place + 1))
         self.shards = FakeShardSet(*self.actors)
         self.journal = MemoryJournal()
+        self.controllers = 0
+        """How many there were: each is a process of its own."""
         self.coordinator = self.controller()
 
     def controller(self, journal: MemoryJournal | None = None) -> GymCheckpointCoordinator:
         """Return one more controller of the same run."""
         if journal is not None:
             self.journal = journal
-        return GymCheckpointCoordinator(
-            self.shards,
-            control_timeout_s=30.0,
-            prepare_timeout_s=300.0,
-            journal=self.journal,
-            run=RUN,
-            clock=self.clock,
-        )
+        self.controllers += 1
+        with as_process(f"controller-{self.controllers}"):
+            return GymCheckpointCoordinator(
+                self.shards,
+                control_timeout_s=30.0,
+                prepare_timeout_s=300.0,
+                journal=self.journal,
+                run=RUN,
+                clock=self.clock,
+            )
 
     @property
     def busy(self) -> FakeActor:

@@ -233,7 +233,7 @@ def explain_cut(entries: Sequence[Entry], now_ts: float) -> Explanation:
 def test_who_is_merely_not_yet_gone_is_not_called_alive(
     tmp_path: Path, owner: str, silent_s: float, status: str
 ) -> None:
-    """A controller is judged by how often it gives a sign of life, which its token tells."""
+    """A controller is judged by how often it gives a heartbeat, which its token tells."""
 
     async def scene(run: Scene) -> None:
         run.busy.always["commit"] = HANG
@@ -269,13 +269,13 @@ def test_what_was_due_long_ago_is_not_promised(tmp_path: Path) -> None:
         assert late.advice.startswith("look into the controller's log: it was to go on by itself")
         gone = explain(run.entries("cp"), now_ts=now_ts + 20.0, silent_s=28.6, **known)
         assert gone.controller.words == (
-            "controller host-a:1:5s may have ended: its last sign of life is 28.6 s old, though it "
+            "controller host-a:1:5s may have ended: its last heartbeat is 28.6 s old, though it "
             "gives one every 833 ms; it counts as gone when that is 30 s old"
         )
         assert gone.advice.startswith("see whether its controller still runs: it was to go on")
         assert "20 s ago" in gone.advice
         codes = {finding.code: finding.words for finding in gone.findings}
-        assert "no sign of life for 28.6 s" in codes["overdue"]
+        assert "no heartbeat for 28.6 s" in codes["overdue"]
         assert "it has ended, or it or its journal hangs" in codes["overdue"]
         assert "quiet" not in codes
         quiet = explain(run.entries("cp"), now_ts=now_ts + 6.0, silent_s=6.0, **known)
@@ -315,7 +315,7 @@ def test_two_controllers(tmp_path: Path) -> None:
         found = run.explain("cp")
         assert found.cause is not None
         assert found.cause.trigger == "settle"
-        assert "took it over from a controller that had shown a sign of life" in found.cause.words
+        assert "took it over from a controller that had given a heartbeat" in found.cause.words
         assert (found.controller.epoch, found.controller.takeovers) == (2, 1)
 
     play(tmp_path, scene)

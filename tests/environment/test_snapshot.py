@@ -265,7 +265,8 @@ async def test_operation_of_the_coordinator_itself(new_scene: NewScene) -> None:
 async def test_two_facades_over_one_deployment(new_scene: NewScene, tmp_path: Path) -> None:
     """A second controller is refused while the first holds, and leaves the first alone (B45)."""
     scene = new_scene()
-    second = GymEnvironmentCheckpoint(scene.world.new_coordinator(), Source(scene.world.offer()))
+    coordinator = scene.world.new_coordinator(run="another-run")  # one of this run is held off
+    second = GymEnvironmentCheckpoint(coordinator, Source(scene.world.offer()))
     async with scene.environment.snapshot(scene.path) as snapshot:
         assert snapshot is not None
         held = [actor.holder for actor in scene.world.actors]

@@ -10,8 +10,8 @@ import pytest
 from gymckpt import (
     GymCheckpointOperationError,
     GymEnvironmentCheckpoint,
-    OperationHeld,
     RestartOnlyDeployment,
+    RunHeld,
 )
 from gymckpt.journal.memory import MemoryJournal
 from tests.environment.conftest import NewScene
@@ -139,7 +139,7 @@ class Abandoned:
 
 
 class _Severed(MemoryJournal):
-    """A journal in which one controller gives no sign of life."""
+    """A journal in which one controller gives no heartbeat."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self.__dict__ = journal.__dict__
@@ -174,38 +174,15 @@ async def test_operation_of_a_living_controller(scene: Scene) -> None:
         owner = scene.world.journal.operation(scene.world.run, held)
         assert owner is not None
         second = GymEnvironmentCheckpoint(scene.world.new_coordinator(), scene.source)
-        with pytest.raises(OperationHeld) as caught:
+        with pytest.raises(RunHeld) as caught:
             await second.check_startup()
-        assert caught.value.operation_id == held
-        assert caught.value.owner == owner.owner
+        assert caught.value.run == scene.world.run
+        assert caught.value.holder == owner.owner
         assert owner.owner in str(caught.value)
-        assert "sign of life" in str(caught.value)
+        assert "heartbeat" in str(caught.value)
         assert not scene.of("resume")
         assert [found.outcome for found in second.recovered] == ["held"]
     await second.check_startup()
-
-
-async def test_two_operations_of_which_one_is_held(scene: Scene) -> None:
-    """What can be settled is settled, also where another operation is held by the living."""
-    dead = Abandoned(scene)
-    left = await dead.begin()
-    row = scene.world.journal.operation(scene.world.run, left)
-    assert row is not None
-    await until(
-        lambda: (scene.world.journal.silent_s(scene.world.run, left) or 0) > OWNER_TIMEOUT_S
-    )
-    living = scene.world.new_coordinator()
-    for actor in scene.world.actors:
-        actor.fenced = False
-    async with living.prepared("held-1"):
-        with pytest.raises(OperationHeld, match="held-1"):
-            await scene.environment.check_startup()
-        outcomes = {one.operation_id: one.outcome for one in scene.environment.recovered}
-        assert outcomes == {left: "settled", "held-1": "held"}
-    for actor in scene.world.actors:
-        actor.fenced = True
-        actor.holder = None
-    await dead.end()
 
 
 async def test_second_startup_of_the_same_controller(new_scene: NewScene) -> None:

@@ -153,7 +153,7 @@ def test_a_living_controller_learns_of_its_fencing_by_its_heartbeat(tmp_path: Pa
 
 @pytest.mark.parametrize("error", [JournalUnavailable("busy"), OSError("no journal's error")])
 def test_a_failing_sign_of_life_is_not_the_last(error: Exception, tmp_path: Path) -> None:
-    """S7: whatever a sign of life fails with, the next one is given, and the body goes on."""
+    """S7: whatever a heartbeat fails with, the next one is given, and the body goes on."""
 
     async def main() -> None:
         world = World(2, clock=LoopClock(), root=tmp_path, control_timeout_s=600.0)

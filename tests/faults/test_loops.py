@@ -143,7 +143,7 @@ def test_what_was_being_given_up_as_a_loop_ended(tmp_path: Path) -> None:
 
 
 def test_signs_of_life_in_the_next_loop(tmp_path: Path) -> None:
-    """S7: a loop that ends in the middle of a sign of life does not make the next one silent."""
+    """S7: a loop that ends in the middle of a heartbeat does not make the next one silent."""
     with open_journal(tmp_path / "journal.sqlite3") as journal:
         world = World(1, journal=journal, owner_timeout_s=0.6, control_timeout_s=60.0)
         beats, gives, under_way = [0], journal.heartbeat, threading.Event()

@@ -2,7 +2,7 @@
 Controllers that crash within one process: severed from journal, instances and files at a point.
 
 A severed controller's tasks go on, but nothing of it leaves any more: an append never returns, an
-effect is not performed, a file job does nothing, no sign of life is given. To everybody else that
+effect is not performed, a file job does nothing, no heartbeat is given. To everybody else that
 is what a crash is, and many crashes can be lived through in virtual time.
 """
 
