@@ -19,7 +19,7 @@ from gymckpt.coordinator import (
     is_transient_gym_checkpoint_failure,
 )
 from gymckpt.episodes import new_operation_id
-from gymckpt.errors import GymCheckpointUnavailable, IllegalTransition, OperationOpen
+from gymckpt.errors import GymCheckpointUnavailable, IllegalTransition, OperationOpen, RunHeld
 from gymckpt.journal import Journal
 from gymckpt.journal.memory import MemoryJournal
 from tests.fakes import HANG, Ghost, Late
@@ -202,14 +202,14 @@ async def test_b34_a_waiting_begin_that_is_cancelled_sends_nothing(new_world: Ne
     await world.operate("checkpoint", "next")
 
 
-@pytest.mark.parametrize("shared", ["journal and run", "journal", "nothing"])
+@pytest.mark.parametrize("shared", ["journal", "nothing"])
 async def test_b45_two_controllers_on_one_deployment(
     new_world: NewWorld, journal: Journal, shared: str
 ) -> None:
     """B45: while A holds the instances B fails transiently and never touches A's checkpoint."""
     world = new_world(2, journal=journal, fenced=True)
     own: dict[str, Any] = {"journal": MemoryJournal()} if shared == "nothing" else {}
-    other = world.new_coordinator(**own | ({} if shared == "journal and run" else {"run": "b"}))
+    other = world.new_coordinator(**own, run="b")
     async with world.coordinator.prepared("a"):
         with pytest.raises(GymCheckpointOperationError, match="checkpoint_conflict") as caught:
             async with other.prepared("b"):
@@ -224,10 +224,30 @@ async def test_b45_two_controllers_on_one_deployment(
         assert [op for op, refusal in actor.refusals] == ["prepare"]
 
 
+async def test_b45_two_controllers_of_one_run(new_world: NewWorld, journal: Journal) -> None:
+    """B45, S7: B sends nothing while A's process holds their run, also between A's checkpoints."""
+    world = new_world(2, journal=journal, fenced=True, owner_timeout_s=0.6)
+    other = world.new_coordinator()
+    async with world.coordinator.prepared("a"):
+        with pytest.raises(RunHeld) as caught:
+            await other.prepare("b")
+        assert not is_transient_gym_checkpoint_failure(caught.value)
+        await world.coordinator.commit("a", world.root(), world.offer(), restarts={})
+    assert world.operation("a").state == "resumed"
+    with pytest.raises(RunHeld):
+        await other.prepare("b")
+    beside = world.new_coordinator(process=caught.value.holder.partition(":")[0])
+    async with beside.prepared("a2"):  # one of A's process
+        pass
+    for actor in world.actors:
+        assert actor.closings == ["a", None, "a2", None]
+        assert actor.refusals == []
+
+
 async def test_b45_restore_beside_a_checkpoint(new_world: NewWorld) -> None:
     """B45: a restore of B fails while A holds the instances, and A's checkpoint succeeds."""
     world = new_world(2, fenced=True)
-    other = world.new_coordinator()
+    other = world.new_coordinator(run="b")
     async with world.coordinator.prepared("a"):
         with pytest.raises(GymCheckpointOperationError):
             await other.restore("b", "/nowhere", world.manifest())

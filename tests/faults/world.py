@@ -120,6 +120,12 @@ class World:
         with as_process(process or new_id("process")):
             return GymCheckpointCoordinator(self.shards, **{**fixed, **settings})
 
+    def let_holder_go(self) -> None:
+        """Let the process that holds the run be gone: it gives the run back, and is fenced."""
+        held = self.journal.held(self.run)
+        if held is not None:
+            self.journal.release(self.run, epoch=held.epoch)
+
     def root(self, name: str = "snapshot") -> Path:
         """Return a snapshot's directory, which need not exist yet."""
         assert self.base is not None, "this world has no directory"

@@ -58,7 +58,7 @@ def _edge_of(recorder: Recorder) -> Edge:
 def severable() -> Iterator[None]:
     """Make the edges of all controllers severable while the body runs."""
     opening, appending, running = Recorder.open, Recorder.append, Recorder.run
-    performing = Scheduler._perform
+    performing, beating = Scheduler._perform, Recorder._beat
     effects_module: Any = file_jobs
     detaching = effects_module.run_detached
 
@@ -75,6 +75,10 @@ def severable() -> Iterator[None]:
     async def run(self: Recorder, job: Any) -> Any:
         await _living(self)
         return await running(self, job)
+
+    def beat(self: Recorder) -> None:
+        if not _edge_of(self).dead:
+            beating(self)
 
     def perform(self: Scheduler, effect: Effect) -> None:
         edge = _edge_of(self._ledger._recorder)
@@ -100,12 +104,14 @@ def severable() -> Iterator[None]:
 
     Recorder.open, Recorder.append, Recorder.run = open_, append, run  # type: ignore[method-assign]
     Scheduler._perform = perform  # type: ignore[method-assign]
+    Recorder._beat = beat  # type: ignore[method-assign]
     effects_module.run_detached = detach
     try:
         yield
     finally:
         Recorder.open, Recorder.append, Recorder.run = opening, appending, running  # type: ignore[method-assign]
         del Scheduler._perform
+        Recorder._beat = beating  # type: ignore[method-assign]
         effects_module.run_detached = detaching
 
 

@@ -85,6 +85,7 @@ class Crashes:
         for row in world.journal.operations(world.run):
             assert row.settled, f"{row.operation_id} is left in {row.state}"
         assert [actor.holder for actor in world.actors] == [None, None], world.story()
+        world.let_holder_go()
         last = world.new_coordinator()
         assert await last.recover() == ()
         async with last.prepared("next"):

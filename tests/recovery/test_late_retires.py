@@ -46,6 +46,7 @@ def as_actors(world: World) -> World:
 
 def renewed(world: World, journal: Journal | None = None) -> World:
     """Return the same run after all of it was killed: new actors, a new controller."""
+    world.let_holder_go()
     journal = journal or world.journal
     after = World(
         len(world.actors), journal=journal, root=world.base, fenced=True, **world.settings

@@ -13,6 +13,7 @@ import pytest
 from gymckpt.core.entry import Entry
 from gymckpt.core.replay import replay
 from gymckpt.errors import (
+    Fenced,
     JournalError,
     JournalOutcomeUnknown,
     JournalUnavailable,
@@ -112,14 +113,17 @@ async def test_an_opening_that_was_not_recorded() -> None:
 
 
 async def test_an_opening_that_another_has_settled() -> None:
-    """Where a later controller has settled it, that stands."""
+    """Where a later controller has settled it, that stands, and the first one is fenced."""
     world = await lost("prepare", Losing())
-    await world.new_coordinator().recover(force=True)
+    later = world.new_coordinator()
+    await later.recover(force=True)
     settled = world.journal.read(world.run, "lost")
     assert replay(settled).settled
-    await world.coordinator.prepare("next")
+    with pytest.raises(Fenced):
+        await world.coordinator.prepare("next")
+    await later.prepare("next")
     assert world.journal.read(world.run, "lost") == settled
-    await world.coordinator.resume("next")
+    await later.resume("next")
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 
 from gymckpt import GymCheckpointCoordinator
 from gymckpt.core.entry import Entry
-from gymckpt.journal import MemoryJournal, OperationRow
+from gymckpt.journal import Damaged, MemoryJournal, OperationRow
 from gymckpt.moves import By, mark_gone
 from gymckpt.recovery import recover
 from gymckpt.runtime.virtual import VirtualLoop, run_virtually
@@ -19,11 +19,9 @@ RUN = "run"
 class LateJournal(MemoryJournal):
     """Lists operations as they were a moment ago, when none of them had ended."""
 
-    def operations(
-        self, run: str | None = None, *, unfinished: bool = False
-    ) -> tuple[OperationRow, ...]:
+    def unfinished(self, run: str) -> tuple[OperationRow | Damaged, ...]:
         """Return the rows of all operations."""
-        return super().operations(run)
+        return self.operations(run)
 
 
 async def _ended(journal: MemoryJournal, shards: FakeShardSet) -> None:
