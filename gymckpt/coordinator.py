@@ -618,7 +618,8 @@ class GymCheckpointCoordinator:
         try:
             yield running
         except BaseException as error:
-            if not (running.ending or running.operation.cleaning):
+            closed = isinstance(error, GeneratorExit)  # what is closed may await nothing any more
+            if not (closed or running.ending or running.operation.cleaning):
                 trigger = "discard" if isinstance(error, Exception) else "cancel"
                 await running.give_up(trigger, error)
             _forbid_retry_of_restore(running, error)

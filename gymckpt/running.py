@@ -122,6 +122,8 @@ class Running:
             except (IllegalTransition, TransitionRefused):
                 if not self.operation.cleaning:
                     raise  # else it was given up just before the verb came: that is the error
+            except GeneratorExit:  # the coroutine is closed, and may await nothing any more
+                raise
             except asyncio.CancelledError as error:
                 await self.give_up("cancel", error)
                 raise

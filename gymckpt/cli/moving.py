@@ -27,9 +27,17 @@ from gymckpt.cli.common import (
     opened_source,
     print_json,
 )
-from gymckpt.errors import InvariantViolated, ReplayDiverged, TransitionRefused, sample, text_of
+from gymckpt.errors import (
+    InvariantViolated,
+    JournalCorrupt,
+    ReplayDiverged,
+    TransitionRefused,
+    sample,
+    text_of,
+)
 
 if TYPE_CHECKING:
+    from gymckpt.journal import Journal
     from gymckpt.moves import By, Moved
     from gymckpt.recovery import Recovered
 
@@ -183,8 +191,7 @@ def recover(
     from gymckpt.recovery import recover as recovered  # noqa: PLC0415 - imported when needed
 
     with _moving(), opened_source(journal, writing=True) as source:
-        unfinished = source.journal.operations(run, unfinished=True)
-        runs = dict.fromkeys(row.run for row in unfinished)
+        runs = _unfinished_runs(source.journal, run)
         for one in runs:
             confirm_force(source.journal, one, force=force)
         handles = _handles(actor, ray_address)
@@ -208,6 +215,16 @@ def recover(
         _tell_recovered(found)
     if any(not outcome.ended for _, outcome in found):
         raise typer.Exit(PROBLEM_FOUND)
+
+
+def _unfinished_runs(journal: Journal, run: str | None) -> Sequence[str]:
+    """Return the runs of which something is unfinished, or the one that is meant if it is so."""
+    if run is not None:
+        return [run] if journal.unfinished(run) else []
+    names = dict.fromkeys(row.run for row in journal.runs())
+    with contextlib.suppress(JournalCorrupt):  # then those that were claimed are all that is known
+        names.update(dict.fromkeys(row.run for row in journal.operations(unfinished=True)))
+    return [name for name in names if journal.unfinished(name)]
 
 
 # --- doing --------------------------------------------------------------------------------------
@@ -305,5 +322,7 @@ def _tell_recovered(found: Sequence[tuple[str, Recovered]]) -> None:
         out.print(line.append(f"  run {run}", style="dim"))
         if one.reason:
             out.print(Text(f"  {one.reason}", style="yellow"))
+        if one.fenced:
+            out.print(Text(f"  {len(one.fenced)} refuse its id from now on", style="yellow"))
         for text in _left_over(one.unconfirmed, one.missing):
             out.print(Text("  ").append_text(text))
