@@ -654,11 +654,17 @@ async def _body(running: Running) -> AsyncIterator[None]:
 
 
 def _forbid_retry_of_restore(running: Running, error: BaseException) -> None:
-    """Mark what leaves a restore that may have installed something and does not stand."""
+    """Mark what would seem transient of a restore that may have installed something."""
     operation, calls = running.operation, running.calls
     if not isinstance(calls, RestoreCalls) or "restore" not in operation.calls:
         return
-    count = sum(map(len, calls.saved.values()))
+    if not is_transient_gym_checkpoint_failure(error):
+        return
+    count = sum(
+        len(episodes)
+        for instance, episodes in calls.saved.items()
+        if operation.call_state("restore", instance).state != "gone"
+    )
     if count and operation.state not in ("resuming", "resumed"):
         forbid_retry(
             error,

@@ -183,10 +183,10 @@ def test_restore_gives_up_early(tmp_path: Path) -> None:
 
 
 async def test_no_restore_call_is_repeated(new_world: NewWorld) -> None:
-    """A restore that failed in passing is not sent again under its id: its outcome is unknown."""
+    """A restore that failed in passing is not sent again under its id, nor under another one."""
     world = new_world(2)
     world.actors[0].always["restore"] = GymCheckpointUnavailable("HTTP 503")
     with pytest.raises(GymCheckpointOperationError) as caught:
         await world.coordinator.restore("once", "/nowhere", world.manifest())
-    assert is_transient_gym_checkpoint_failure(caught.value)
+    assert not is_transient_gym_checkpoint_failure(caught.value)
     assert world.actors[0].ops == ["restore", "retire", "resume"]
