@@ -289,7 +289,7 @@ class _Recovery:
             known = self._pasts.get(name)
             self._pasts[name] = await past_of(self._recorder, self._run, name, known=known)
         except JournalUnavailable as error:
-            logger.error("operation %r cannot be recovered: %s", name, error)  # noqa: TRY400
+            logger.error("operation %r cannot be recovered: %s", name, text_of(error))  # noqa: TRY400
             self._failures.append(error)
         except Exception as error:  # whatever a damaged log comes to, the others go on
             logger.error("operation %r cannot be recovered: %s", name, text_of(error))  # noqa: TRY400
@@ -312,7 +312,7 @@ class _Recovery:
             self._failures.append(error)
             return None
         except Exception as broken:  # what is only read to go on with it
-            logger.exception("operation %r cannot be recovered", row.operation_id)
+            logger.error("operation %r cannot be recovered: %s", row.operation_id, text_of(broken))  # noqa: TRY400
             return await self._fenced(row, text_of(broken))
         self._adopt_held(taken.scheduler)
         taken.go_on(self._recorder.owner)

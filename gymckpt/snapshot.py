@@ -224,8 +224,11 @@ def warn_of_unsavable(result: GymCheckpointCommitResult) -> None:
         for episode, reason in found.items()
     ]
     if reasons:
-        what = "%d episode(s) could not be saved and start over after a crash: %s"
-        logger.warning(what, len(reasons), sample(reasons))
+        logger.warning(
+            "%d episode(s) could not be saved and start over after a crash: %s",
+            len(reasons),
+            sample(reasons),
+        )
 
 
 def _rollouts(inventory: Mapping[str, Collection[EnvironmentEpisode]]) -> frozenset[str]:

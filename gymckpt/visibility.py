@@ -191,7 +191,7 @@ class Look:
         if self._unseen and not self._rule.warned:
             self._rule.warned = True
             logger.warning(
-                "checkpoint %r: nothing that %d instance(s) saved is visible below %s (%s), so it "
+                "checkpoint %r: nothing that %d instance(s) saved is visible below %r (%s), so it "
                 "is unknown whether a restore would find it; let instances that write there answer "
                 "written_below_root=True, or pass written='require' or written='ignore'",
                 self._checkpoint_id,

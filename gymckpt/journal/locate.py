@@ -125,11 +125,10 @@ def warn_of_generated(run: str) -> None:
     if os.environ.get(RUN_VARIABLE):
         return
     logger.warning(
-        "nobody has named this run, so it is %s: another process, or the same trainer started "
+        "nobody has named this run, so it is %r: another process, or the same trainer started "
         "again, gets another name and is not kept from driving the same actors; give run=, or set "
-        "$%s",
+        "$GYMCKPT_RUN",
         run,
-        RUN_VARIABLE,
     )
 
 

@@ -287,7 +287,7 @@ class Recorder:
                 wait_s = gone_after_s(row.holder, 0.0) or OWNER_TIMEOUT_S
                 first, ends_s = row, clock_s() + wait_s
                 pause_s = max(LOOK_S_MIN, wait_s / LOOKS_PER_TIMEOUT)
-                logger.info("run %r is held by %s; waiting for it to move", run, row.holder)
+                logger.info("run %r is held by %r; waiting for it to move", run, row.holder)
             elif row.mark != first.mark:
                 silent_s = await self.run(lambda: self.journal.silent_s(run))
                 raise RunHeld(run, row.holder, row.since_ts, silent_s or 0.0)

@@ -151,6 +151,7 @@ def test_a_role_without_rights_is_told_so(closed: PostgresqlHome) -> None:
         journal.append([entry(7)], expected_seq=6, epoch=1, settled=True)
         assert journal.claim(RUN, holder="host-b:2", force=True) == 2
         journal.heartbeat(RUN, epoch=2)
+        journal.release(RUN, epoch=2)
         journal.remove(RUN, OPERATION)
         begun(journal, operation_id="op-2")
 

@@ -96,7 +96,7 @@ def test_heartbeats_are_by_the_servers_clock(
         assert silent_s is not None
         assert 0.0 <= silent_s < 60.0
     pg_home.execute("UPDATE heartbeats SET beat_ts = beat_ts + 1000")  # the server's was set back
-    assert journal.silent_s(RUN) == 0.0
+    assert (journal.silent_s(RUN) or 0.0) < 1.0
     pg_home.execute("UPDATE heartbeats SET beat_ts = beat_ts - 2000")
     assert (journal.silent_s(RUN) or 0.0) > 900.0
 
