@@ -26,7 +26,7 @@ from gymckpt.core.settings import (
 )
 from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
 from gymckpt.journal import Journal, OperationRow
-from gymckpt.journal.rules import unknown_operation
+from gymckpt.journal.rules import imported, unknown_operation
 from gymckpt.recovery import claimed
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import cancel_remote
@@ -118,7 +118,8 @@ async def discard(
         What came of it.
 
     Raises:
-        TransitionRefused: It has ended, or can no longer be given up; nothing changed.
+        TransitionRefused: It has ended, was imported, or can no longer be given up; nothing
+            changed.
         OperationHeld: Its controller is alive; nothing changed.
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
@@ -294,6 +295,8 @@ class _Mover:
         row = await self._recorder.run(lambda: journal.operation(run, operation_id))
         if row is None:
             raise unknown_operation(run, operation_id)
+        if row.imported:
+            raise TransitionRefused(str(imported(row)))
         past = await past_of(self._recorder, run, operation_id)
         if past.operation.settled:
             raise TransitionRefused(

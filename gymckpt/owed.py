@@ -143,6 +143,8 @@ def _settle(
 def _replayed(journal: Journal, selection: Selection) -> Iterable[OperationState]:
     """Yield the operations that are meant, but for those that no release wrote."""
     for row in journal.select(selection):
+        if row.imported:
+            continue
         try:
             yield replay(journal.read(row.run, row.operation_id))
         except JournalUnavailable:

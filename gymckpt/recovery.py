@@ -192,7 +192,7 @@ async def recover_all(
     taken: list[Scheduler | Recovered] = []
     failures: list[JournalUnavailable] = []
     for row in rows:
-        if row.operation_id in own:
+        if row.operation_id in own or row.imported:
             continue
         try:
             found = await _taken_over(

@@ -178,7 +178,7 @@ def recover(
 
     with _moving(), opened_source(journal, writing=True) as source:
         unfinished = source.journal.operations(run, unfinished=True)
-        runs = dict.fromkeys(row.run for row in unfinished)
+        runs = dict.fromkeys(row.run for row in unfinished if not row.imported)
         handles = _handles(actor, ray_address)
         found = [
             (one, outcome)

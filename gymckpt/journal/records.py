@@ -11,7 +11,14 @@ from gymckpt.episodes import require_operation_id
 from gymckpt.journal.entry import require_count, require_name, require_seconds
 from gymckpt.values import plain
 
-__all__ = ["Opening", "OperationRow", "Selection", "checked_field", "may_exist"]
+__all__ = [
+    "IMPORTED",
+    "Opening",
+    "OperationRow",
+    "Selection",
+    "checked_field",
+    "may_exist",
+]
 
 
 def may_exist(run: str, operation_id: str) -> bool:
@@ -22,6 +29,10 @@ def may_exist(run: str, operation_id: str) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+IMPORTED = "imported:"
+"""How the owner of an operation begins that came from an exported file; no claim changes it."""
 
 
 def checked_field(require: Callable[[object], Any]) -> Any:
@@ -82,12 +93,17 @@ class OperationRow:
     epoch: int = checked_field(require_count)
     """Which incarnation of a controller drives it: 1, plus one for every claim."""
     owner: str = checked_field(require_name)
-    """A token of that controller, for people."""
+    """A token of that controller, for people; behind `IMPORTED` where it was another journal's."""
     last_seq: int = checked_field(require_count)
     opened_ts: float = checked_field(require_seconds)
     """The wall time of the first entry."""
     updated_ts: float = checked_field(require_seconds)
     """The wall time of the last entry."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether it came from an exported file: it is for reading, and nobody drives it."""
+        return self.owner.startswith(IMPORTED)
 
 
 def _text(value: str | None) -> str | None:

@@ -36,6 +36,7 @@ __all__ = [
     "encoded",
     "fenced",
     "id_used",
+    "imported",
     "operation_from",
     "remaining",
     "unfinished",
@@ -239,6 +240,8 @@ def remaining(
     """
     if held is None:
         raise unknown_operation(batch.run, batch.operation_id)
+    if held.imported:
+        raise imported(held)
     if held.epoch != batch.epoch:
         raise Fenced(batch.operation_id, batch.epoch, held.epoch, held.owner)
     if held.last_seq == batch.expected_seq:
@@ -254,7 +257,7 @@ def remaining(
 
 def check_claim(held: OperationRow, age_s: float | None, stale_s: float | None) -> None:
     """
-    Raise OperationHeld where an operation must not be taken over.
+    Raise OperationHeld where an operation must not be taken over, JournalError if it never may.
 
     Args:
         held: The operation.
@@ -262,6 +265,8 @@ def check_claim(held: OperationRow, age_s: float | None, stale_s: float | None) 
         stale_s: How long it must have been silent, an operator's command less long; None to take
             over whatever it does.
     """
+    if held.imported:
+        raise imported(held)
     if stale_s is None or age_s is None or held.settled:
         return
     if age_s < gone_after_s(held.owner, stale_s):
@@ -280,6 +285,14 @@ def unknown_operation(run: str, operation_id: str) -> JournalError:
     return JournalError(
         f"the journal holds no operation {operation_id!r:.150} of run {run!r:.150}; "
         "open it first, or look in the journal and the run in which it was opened"
+    )
+
+
+def imported(held: OperationRow) -> JournalError:
+    """Return the error about an operation that came from an exported file, which is for reading."""
+    return JournalError(
+        f"operation {held.operation_id!r} of run {held.run!r} was imported: it is here for reading "
+        "and is never driven; go to the journal that it was exported from"
     )
 
 
