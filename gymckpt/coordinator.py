@@ -45,6 +45,7 @@ from gymckpt.manifest import (
     GYM_CHECKPOINT_SCHEMA_VERSION,
     GymCheckpointManifest,
     load_gym_checkpoint_manifest,
+    make_checkpoint_root,
     write_gym_checkpoint_manifest,
 )
 from gymckpt.operations import Operations
@@ -58,6 +59,7 @@ from gymckpt.roots import require_root
 from gymckpt.running import BodyGuard, Running
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.instances import ask_all, cancel_remote, require_handles
+from gymckpt.runtime.worker import run_bounded
 from gymckpt.standins import forbid_retry
 from gymckpt.topology import (
     require_disjoint,
@@ -357,7 +359,8 @@ class GymCheckpointCoordinator:
             GymCheckpointOperationError: A call failed; no manifest appears, all were reopened.
             RecordsNotVisible: What an instance wrote is not visible from here, see `written`; no
                 manifest appears, all were reopened.
-            OSError: The manifest could not be made durable; none appears, all were reopened.
+            OSError: The directory could not be made, or the manifest not be made durable; none
+                appears, all were reopened.
         """
         checkpoint_id = require_operation_id(checkpoint_id, "checkpoint id")
         root = require_root(checkpoint_root)
@@ -373,6 +376,16 @@ class GymCheckpointCoordinator:
             raise _illegal(running, "commit")
         require_no_restart(offered, calls.restarts)
         calls.offer = Offer(root=root, episodes=offered, restarts=left_out)
+        with running.in_verb():
+            try:
+                await run_bounded(
+                    lambda: make_checkpoint_root(root),
+                    "gymckpt-checkpoint-root",
+                    timeout_s=self.control_timeout_s,
+                )
+            except BaseException as error:
+                await running.give_up(_giving_up(error), error)
+                raise
         counts = {instance: len(episodes) for instance, episodes in offered.items()}
         facts = {"root": root, "offered": counts}
         await running.advance("commit", "committed", facts)
@@ -620,8 +633,7 @@ class GymCheckpointCoordinator:
         except BaseException as error:
             closed = isinstance(error, GeneratorExit)  # what is closed may await nothing any more
             if not (closed or running.ending or running.operation.cleaning):
-                trigger = "discard" if isinstance(error, Exception) else "cancel"
-                await running.give_up(trigger, error)
+                await running.give_up(_giving_up(error), error)
             _forbid_retry_of_restore(running, error)
             raise
 
@@ -685,3 +697,8 @@ def _illegal(running: Running, verb: str) -> IllegalTransition:
         operation.declared.legal(operation.state),
         subject=running.wire_id,
     )
+
+
+def _giving_up(error: BaseException) -> str:
+    """Return the trigger that gives an operation up because of an error."""
+    return "discard" if isinstance(error, Exception) else "cancel"

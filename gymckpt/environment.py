@@ -297,8 +297,6 @@ class GymEnvironmentCheckpoint:
         restarts: Mapping[str, frozenset[EnvironmentEpisode]],
     ) -> GymEnvironmentSnapshot:
         """Commit everything but the restarts, and wait for the replies that are on the wire."""
-        make_path = "gymckpt-snapshot-directory"
-        await self._off_the_loop(lambda: path.mkdir(parents=True, exist_ok=True), make_path)
         offered = _split(in_flight, restarts, restarted=False)
         left_out = _split(in_flight, restarts, restarted=True)
         with self._unattached.offered():

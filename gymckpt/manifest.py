@@ -108,7 +108,27 @@ def write_gym_checkpoint_manifest(
         ManifestWithdrawn: The checkpoint was given up by a process that recovered it.
         OSError: It cannot be written; what stood there is as it was.
     """
+    make_checkpoint_root(checkpoint_root)
     ManifestPublication(checkpoint_root, manifest).publish()
+
+
+def make_checkpoint_root(checkpoint_root: str | Path) -> None:
+    """
+    Make a checkpoint's directory durable; one that is there is left as it is.
+
+    A controller does this before it records that it commits. Nothing makes the directory later, so
+    that a checkpoint that was given up cannot appear in one that its withdrawal has not seen.
+
+    Args:
+        checkpoint_root: The checkpoint's directory.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    root = Path(checkpoint_root)
+    if not root.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        flush_directory(root.parent)
 
 
 def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id: str) -> bool:
@@ -116,11 +136,11 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
     See to it that no manifest of a checkpoint exists or appears, whichever process published it.
 
     A process that drove the checkpoint before and is only slow is stopped by a mark that stays in
-    the directory, if there is room for one.
+    the directory, if there is room for one. A directory that is absent is not made: then nobody
+    can publish there, since it is made before a commit is recorded and never afterwards.
 
     Args:
-        checkpoint_root: The checkpoint's directory; made if it is absent, so that the mark stands
-            there before the slow process makes it.
+        checkpoint_root: The checkpoint's directory.
         checkpoint_id: The checkpoint that was given up.
 
     Returns:
@@ -133,8 +153,6 @@ def withdraw_gym_checkpoint_manifest(checkpoint_root: str | Path, checkpoint_id:
     """
     checkpoint_id = require_operation_id(checkpoint_id, "checkpoint_id")
     root = Path(require_root(checkpoint_root))
-    with suppress(OSError):  # where it cannot be made, nobody can publish there
-        root.mkdir(parents=True, exist_ok=True)
     try:
         with exclusive(root):
             with suppress(OSError):  # a full disk must not keep a checkpoint from being given up
@@ -170,10 +188,10 @@ class ManifestPublication:
             ValueError: Something else stands there: the manifest of another checkpoint, another
                 manifest of this one, or no manifest.
             ManifestWithdrawn: The checkpoint was given up.
-            OSError: It cannot be written; nothing of it is left.
+            OSError: It cannot be written, as where there is no such directory; nothing of it is
+                left.
         """
         self._require_wanted()
-        self._make_root()
         data = self._manifest.encode()
         temporary = write_beside(
             self._path, data, prefix=_temporary_prefix(self._manifest.checkpoint_id)
@@ -213,11 +231,6 @@ class ManifestPublication:
         checkpoint_id = self._manifest.checkpoint_id
         if self._withdrawn or _withdrawal_mark(self._root, checkpoint_id).exists():
             raise ManifestWithdrawn(checkpoint_id, str(self._path))
-
-    def _make_root(self) -> None:
-        if not self._root.is_dir():
-            self._root.mkdir(parents=True, exist_ok=True)
-            flush_directory(self._root.parent)
 
     def _confirm_standing(self) -> str:
         """Return the digest of what stands there if it is this manifest, made durable."""

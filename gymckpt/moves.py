@@ -27,7 +27,7 @@ from gymckpt.core.settings import (
 from gymckpt.core.timing import is_unconfirmed_also
 from gymckpt.errors import IllegalTransition, TransitionRefused, did_you_mean
 from gymckpt.journal import Journal, OperationRow
-from gymckpt.journal.rules import unknown_operation
+from gymckpt.journal.rules import imported, unknown_operation
 from gymckpt.recovery import claimed, unconfirmed_in
 from gymckpt.runtime.clock import Clock, SystemClock
 from gymckpt.runtime.holding import holder_token
@@ -120,7 +120,8 @@ async def discard(
         What came of it.
 
     Raises:
-        TransitionRefused: It has ended, or can no longer be given up; nothing changed.
+        TransitionRefused: It has ended, was imported, or can no longer be given up; nothing
+            changed.
         RunHeld: The process that holds its run is alive; nothing changed.
         ReplayDiverged: Its log does not follow its chart.
         JournalError: There is no such operation, or the journal cannot be written.
@@ -306,6 +307,8 @@ class _Mover:
         row = await self._recorder.run(lambda: journal.operation(run, operation_id))
         if row is None:
             raise unknown_operation(run, operation_id)
+        if row.imported:
+            raise TransitionRefused(str(imported(row)))
         past = await past_of(self._recorder, run, operation_id)
         if past.operation.settled:
             raise TransitionRefused(

@@ -277,7 +277,7 @@ class _Recovery:
         journal = self._recorder.journal
         rows = await self._recorder.run(lambda: journal.unfinished(self._run))
         own = frozenset(but())  # only now: what was begun meanwhile is among the rows
-        return [row for row in rows if row.operation_id not in own]
+        return [row for row in rows if row.operation_id not in own and not _is_imported(row)]
 
     async def _read(self, row: OperationRow | Damaged) -> None:
         """Read the history of an operation as far as it goes now, or remember why not."""
@@ -367,6 +367,11 @@ class _Recovery:
             state=row.state,
             **told,
         )
+
+
+def _is_imported(row: OperationRow | Damaged) -> bool:
+    """Whether an operation is for reading, and never driven here."""
+    return isinstance(row, OperationRow) and row.imported
 
 
 def _only_insists(scheduler: Scheduler) -> bool:

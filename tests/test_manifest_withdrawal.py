@@ -175,14 +175,15 @@ def test_a_recovering_process_removes_only_its_checkpoints_manifest(tmp_path: Pa
     assert not path_in(tmp_path).exists()
 
 
-def test_a_recovering_process_stops_one_that_has_not_made_the_directory(tmp_path: Path) -> None:
-    """S2: what was given up is not published where the directory is made only afterwards either."""
+def test_withdrawing_makes_no_directory_and_nor_does_a_slow_publication(tmp_path: Path) -> None:
+    """S2: where there is no directory nothing is published, now or after it was given up."""
     root = tmp_path / "deep" / "absent"
     slow = ManifestPublication(root, a_manifest())
     assert withdraw_gym_checkpoint_manifest(root, "step-1") is False
-    with pytest.raises(ManifestWithdrawn):
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
         slow.publish()
-    assert not path_in(root).exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recovering_process_stops_a_slow_one(tmp_path: Path) -> None:

@@ -182,6 +182,8 @@ class Source:
 
         None where that is not known, needless, or one is merely late.
         """
+        if row.settled or row.imported or self.from_file:
+            return None
         found = self.found(row)
         silent_s = found.silent_s
         if found.undriven:
@@ -194,7 +196,8 @@ class Source:
 
     def found(self, row: OperationRow | None) -> Found:
         """Return one of its operations; None where a file has nothing but a header."""
-        return Found(row=row, journal=self.journal, cut=self.cut, from_file=self.from_file)
+        at_rest = self.from_file or (row is not None and row.imported)
+        return Found(row=row, journal=self.journal, cut=self.cut, from_file=at_rest)
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -286,11 +289,11 @@ def _is_export(place: str) -> bool:
 def _source_of_file(place: str) -> Source:
     """Read an exported file into a journal in memory."""
     from gymckpt.journal import MemoryJournal  # noqa: PLC0415 - imported when needed
-    from gymckpt.journal.portable import import_operation, read_export  # noqa: PLC0415 - likewise
+    from gymckpt.journal.portable import read_export, row_of  # noqa: PLC0415 - likewise
 
     export, journal = read_export(place), MemoryJournal()
-    if export.entries:
-        import_operation(journal, export, allow_incomplete=True)
+    if export.entries:  # whatever they say: `replay` tells where they leave their chart
+        journal.insert_operation(row_of(export), export.entries)
     return Source(journal=journal, cut=export.problem, from_file=True)
 
 

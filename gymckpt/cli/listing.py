@@ -178,7 +178,7 @@ def _cells(line: OverviewLine, now_ts: float, *, kind: bool, wide: bool) -> list
 
     cells = [Text(line.operation_id, style="bold"), *([Text(line.kind)] if kind else [])]
     cells += [
-        Text(line.state, style=STATUS_STYLES[line.status]),
+        Text(line.state + " (imported)" * line.imported, style=STATUS_STYLES[line.status]),
         Text(clock_text(line.since_ts, day_of=now_ts)),
         Text(duration(line.duration_s)),
         Text(f"{line.answered}/{line.instances} {line.call}"),
@@ -199,7 +199,7 @@ def _worst_text(line: OverviewLine) -> Text:
 
 
 def _owner_text(line: OverviewLine) -> Text:
-    if line.settled:
+    if line.settled or line.imported:
         return Text("")
     said = {True: ("alive ", "green"), False: ("silent ", "bold red"), None: ("", "")}[line.alive]
     return Text.assemble(said, (_short(line.owner), "dim"))

@@ -37,7 +37,7 @@ from gymckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from gymckpt.journal import Journal
+    from gymckpt.journal import Damaged, Journal, OperationRow
     from gymckpt.moves import By, Moved
     from gymckpt.recovery import Recovered
 
@@ -219,12 +219,18 @@ def recover(
 
 def _unfinished_runs(journal: Journal, run: str | None) -> Sequence[str]:
     """Return the runs of which something is unfinished, or the one that is meant if it is so."""
-    if run is not None:
-        return [run] if journal.unfinished(run) else []
-    names = dict.fromkeys(row.run for row in journal.runs())
-    with contextlib.suppress(JournalCorrupt):  # then those that were claimed are all that is known
-        names.update(dict.fromkeys(row.run for row in journal.operations(unfinished=True)))
-    return [name for name in names if journal.unfinished(name)]
+    names = dict.fromkeys([run] if run is not None else [row.run for row in journal.runs()])
+    if run is None:
+        with contextlib.suppress(JournalCorrupt):  # then only those that were claimed are known
+            names.update(dict.fromkeys(row.run for row in journal.operations(unfinished=True)))
+    return [name for name in names if any(_is_driven(row) for row in journal.unfinished(name))]
+
+
+def _is_driven(row: OperationRow | Damaged) -> bool:
+    """Whether a recovery sees to an operation: one that was imported is for reading."""
+    from gymckpt.journal import OperationRow  # noqa: PLC0415 - imported when needed
+
+    return not (isinstance(row, OperationRow) and row.imported)
 
 
 # --- doing --------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ def _print_head(out: Console, found: Found, picture: Picture, course: Course) ->
     took = "took" if picture.settled else "for"
     when = clock_text(first.ts, day_of=time.time())
     owner = f", controller {row.owner}" if row is not None and not picture.settled else ""
+    owner = ", imported" if row is not None and row.imported else owner
     head.append(f"  {when}, {took} {duration(course.total_s)}, run {first.run}{owner}", style="dim")
     out.print(head)
     for line in _sentences(course):
@@ -262,6 +263,7 @@ def _to_json(
         "state": picture.state,
         "settled": picture.settled,
         "owner": row.owner if row is not None else None,
+        "imported": row is not None and row.imported,
         "opened_ts": first.ts,
         "cut_off": found.cut,
         "states": [

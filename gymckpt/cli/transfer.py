@@ -79,7 +79,7 @@ def import_(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put an exported operation into a journal; best one of its own, for reading."""
+    """Put an exported operation into a journal, for reading: it is checked, and never driven."""
     from gymckpt.journal.portable import import_operation, read_export  # noqa: PLC0415 - when needed
 
     with answering():
@@ -96,16 +96,14 @@ def import_(
                 "entries": row.last_seq,
                 "complete": exported.complete,
                 "settled": row.settled,
+                "imported": row.imported,
                 "journal": place,
             }
         )
         return
     say(f"{row.operation_id} of run {row.run}: {row.last_seq} entries, now in {place}")
     if not row.settled:
-        say(
-            "it is unfinished there: whoever recovers that run in that journal would settle it",
-            error=True,
-        )
+        say("it is unfinished, and stays so: what was imported is never driven", error=True)
 
 
 def prune(
@@ -166,7 +164,8 @@ def _chosen(
         for row in (rows if not keep_last else rows[:-keep_last])
         if before_ts is None or row.updated_ts < before_ts
     ]
-    return [row for row in meant if row.settled], [row for row in meant if not row.settled]
+    chosen = [row for row in meant if row.settled or row.imported]
+    return chosen, [row for row in meant if row not in chosen]
 
 
 def _remove(journal: Journal, chosen: Sequence[OperationRow]) -> None:

@@ -58,7 +58,7 @@ def _waited(case: Case) -> Iterator[str]:
 def next_of(case: Case, controller: Controller) -> tuple[NextStep, ...]:
     """Return what happens by itself, the earliest first."""
     operation = case.operation
-    if operation.settled:
+    if controller.status == "ended":
         return ()
     horizon = _horizon(case, driven=controller.status != "silent")
     if controller.status == "silent":
@@ -191,8 +191,7 @@ _STEPS: dict[str, Callable[[Case, Upcoming], tuple[str, str | None]]] = {
 
 def moves_of(case: Case, controller: Controller) -> tuple[Move, ...]:
     """Return what an operator may do now, and what each move does."""
-    operation = case.operation
-    if operation.settled:
+    if controller.status == "ended":
         return ()
     held = "" if controller.status == "silent" else _HELD[controller.status]
     if controller.status == "unknown" and case.silent_s is not None:

@@ -74,6 +74,8 @@ class OverviewLine:
     epoch: int
     alive: bool | None
     """Whether its controller gives heartbeats; None where that is not known or needless."""
+    imported: bool
+    """Whether it came from an exported file, so that nobody drives it here."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON data; `docs/cli.md` documents the shape."""
@@ -124,6 +126,7 @@ def overview_of(
         owner=row.owner,
         epoch=row.epoch,
         alive=None if row.settled else alive,
+        imported=row.imported,
     )
 
 

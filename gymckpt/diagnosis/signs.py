@@ -28,6 +28,7 @@ from gymckpt.diagnosis.causes import SILENT_AFTER_S
 from gymckpt.diagnosis.explanation import Controller, Finding, Lease
 from gymckpt.diagnosis.facts import unsavable_words
 from gymckpt.diagnosis.words import count_of, duration
+from gymckpt.journal.records import IMPORTED
 from gymckpt.wording import sample, text_of
 
 __all__ = ["controller_of", "findings_of", "lease_of", "operator_moves", "standing_of"]
@@ -74,6 +75,9 @@ def pace_of(owner: str) -> float | None:
     return told_s / HEARTBEATS_PER_TIMEOUT if told_s else None
 
 
+_IMPORTED = "it was imported, for reading: nobody drives it in this journal"
+
+
 def controller_of(case: Case) -> Controller:
     """Say who drives the operation and whether it gives heartbeats."""
     last, epochs = case.last, len({entry.epoch for entry in case.entries})
@@ -107,6 +111,8 @@ def controller_of(case: Case) -> Controller:
     }[status]
     if case.undriven and status != "ended":
         words = f"nobody: {case.undriven}"
+    if owner.startswith(IMPORTED):
+        status, words = "ended", _IMPORTED
     if claimed and status != "ended" and not case.undriven:
         words += f"; it has claimed the operation as epoch {case.epoch} and recorded nothing yet"
     return Controller(
@@ -151,6 +157,8 @@ def lease_of(case: Case) -> Lease | None:
 def findings_of(case: Case, cut: str) -> tuple[Finding, ...]:
     """Return what else was noticed, what needs attention first."""
     found = [finding for look in _LOOKS for finding in look(case)]
+    if case.owner.startswith(IMPORTED):
+        found.append(Finding(code="imported", problem=False, words=_IMPORTED))
     if cut:
         found.append(Finding(code="cut_off", problem=True, words=text_of(cut, 300)))
     return tuple(sorted(found, key=lambda finding: not finding.problem))

@@ -103,7 +103,7 @@ class MemoryJournal(Journal):
             held = self._store.operations.get(key)
             if held is None:
                 return
-            if not held.settled:
+            if not (held.settled or held.imported):
                 raise unfinished(held)
             del self._store.operations[key], self._store.rows[key]
             self._store.removed.add(key)

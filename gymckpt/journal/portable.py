@@ -24,8 +24,9 @@ from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable, tex
 from gymckpt.files import flush_directory, write_beside
 from gymckpt.journal.base import Journal, Opening, OperationRow
 from gymckpt.journal.entry import decode_object, encode_object, require_count, require_name
-from gymckpt.journal.records import checked_field
+from gymckpt.journal.records import IMPORTED, checked_field
 from gymckpt.journal.rules import break_after, operation_from, unknown_operation
+from gymckpt.journal.sound import require_sound
 
 __all__ = [
     "FORMAT",
@@ -35,6 +36,7 @@ __all__ = [
     "export_operation",
     "import_operation",
     "read_export",
+    "row_of",
     "write_export",
 ]
 
@@ -127,7 +129,10 @@ def export_operation(journal: Journal, run: str, operation_id: str) -> Iterator[
 def _lines(operation: OperationRow, entries: Sequence[Entry]) -> Iterator[bytes]:
     from importlib.metadata import version  # noqa: PLC0415 - slow to import, and for this alone
 
-    fields = attrs.asdict(operation) | {"gymckpt": version("gymckpt")}
+    fields = attrs.asdict(operation) | {
+        "gymckpt": version("gymckpt"),
+        "owner": operation.owner.removeprefix(IMPORTED),
+    }
     header = {"format": FORMAT, "version": FORMAT_VERSION}
     header |= {tag: fields[attribute] for tag, attribute in _HEADER_TAGS.items()}
     digest = hashlib.sha256()
@@ -323,10 +328,10 @@ def import_operation(
     journal: Journal, export: Export, *, allow_incomplete: bool = False
 ) -> OperationRow:
     """
-    Record an exported operation in another journal, in one transaction.
+    Record an exported operation in another journal, in one transaction, for reading.
 
-    An operation that had not settled, or whose end is missing, is unfinished there too: whoever
-    recovers that journal's run would settle it. Import for reading, into a journal of its own.
+    It is marked as imported: no recovery, claim or intervention ever drives it, in whatever state.
+    Nothing is taken that this release could not have written.
 
     Args:
         journal: Where it is to be recorded.
@@ -338,13 +343,32 @@ def import_operation(
 
     Raises:
         ValueError: The export is incomplete and that was not allowed, or has no entry.
+        JournalCorrupt: Its history does not follow its chart, or a fact in it is not a legal one.
         OperationIdUsed: The journal has an operation of this id.
         JournalError: The journal cannot be written.
     """
     if not export.complete and not allow_incomplete:
         raise ValueError(f"{export.problem}; allow an incomplete import to take what is there")
+    row = row_of(export)
+    require_sound(row, export.entries)
+    owner = f"{IMPORTED}{export.header.owner.removeprefix(IMPORTED)}"
+    operation = attrs.evolve(row, owner=owner)
+    journal.insert_operation(operation, export.entries)
+    return operation
+
+
+def row_of(export: Export) -> OperationRow:
+    """
+    Return the row of an exported operation as its own journal had it.
+
+    Args:
+        export: What was read.
+
+    Raises:
+        ValueError: It has no entry.
+    """
     header = export.header
-    operation = operation_from(
+    return operation_from(
         Opening(
             run=header.run,
             operation_id=header.operation_id,
@@ -356,5 +380,3 @@ def import_operation(
         owner=header.owner,
         settled=export.settled,
     )
-    journal.insert_operation(operation, export.entries)
-    return operation

@@ -13,6 +13,7 @@ from gymckpt.journal.fields import require_source
 from gymckpt.values import plain
 
 __all__ = [
+    "IMPORTED",
     "Damaged",
     "Opening",
     "OperationRow",
@@ -36,6 +37,10 @@ def is_operation_id(value: str) -> bool:
 def may_exist(run: str, operation_id: str) -> bool:
     """Whether an operation can have these ids."""
     return is_operation_id(run) and is_operation_id(operation_id)
+
+
+IMPORTED = "imported:"
+"""How the owner of an operation begins that came from an exported file; nobody drives it."""
 
 
 def checked_field(require: Callable[[object], Any]) -> Any:
@@ -98,12 +103,18 @@ class OperationRow:
     epoch: int = checked_field(require_count)
     """The epoch in which its run was held when it was last recorded."""
     owner: str = checked_field(require_name)
-    """A token of the process that held the run then, for people."""
+    """A token of the process that held the run then, for people; behind `IMPORTED` where that was
+    another journal's."""
     last_seq: int = checked_field(require_count)
     opened_ts: float = checked_field(require_seconds)
     """The wall time of the first entry."""
     updated_ts: float = checked_field(require_seconds)
     """The wall time of the last entry."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether it came from an exported file: it is for reading, and nobody drives it."""
+        return self.owner.startswith(IMPORTED)
 
 
 def _text(value: str | None) -> str | None:

@@ -37,6 +37,7 @@ __all__ = [
     "claimed_epoch",
     "encoded",
     "id_used",
+    "imported",
     "operation_from",
     "remaining",
     "unfinished",
@@ -244,6 +245,8 @@ def remaining(
     """
     if held is None:
         raise unknown_operation(batch.run, batch.operation_id)
+    if held.imported:
+        raise imported(held)
     check_epoch(run, batch.run, batch.epoch)
     if held.last_seq == batch.expected_seq:
         return batch.rows
@@ -311,6 +314,14 @@ def unknown_operation(run: str, operation_id: str) -> JournalError:
     return JournalError(
         f"the journal holds no operation {operation_id!r:.150} of run {run!r:.150}; "
         "open it first, or look in the journal and the run in which it was opened"
+    )
+
+
+def imported(held: OperationRow) -> JournalError:
+    """Return the error about an operation that came from an exported file, which is for reading."""
+    return JournalError(
+        f"operation {held.operation_id!r} of run {held.run!r} was imported: it is here for reading "
+        "and is never driven; go to the journal that it was exported from"
     )
 
 

@@ -156,7 +156,7 @@ class SqlJournal(Journal):
             held = _find(connection, _HELD, run, operation_id)
             if held is None:
                 return
-            if not held.settled:
+            if not (held.settled or held.imported):
                 raise unfinished(held)
             for table in (entries, operations):
                 connection.execute(

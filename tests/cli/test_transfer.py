@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import attrs
@@ -30,7 +32,11 @@ def test_an_export_comes_back_whole(journal: Path, tmp_path: Path) -> None:
     )
     with open_journal(journal) as first, open_journal(other) as second:
         assert second.read(RUN, "good") == first.read(RUN, "good")
-        assert second.operation(RUN, "good") == first.operation(RUN, "good")
+        row, before = second.operation(RUN, "good"), first.operation(RUN, "good")
+        assert row is not None
+        assert before is not None
+        assert row.imported
+        assert row == attrs.evolve(before, owner=f"imported:{before.owner}")
     again = run("import", str(path), "-j", str(other))
     assert (again.exit_code, again.stdout) == (2, "")
 
@@ -103,3 +109,45 @@ def test_prune_wants_to_know_what_to_keep(journal: Path) -> None:
     assert result.exit_code == 2
     assert "--keep-last" in result.stderr
     assert len(kept(journal)) == 5
+
+
+def test_what_was_imported_is_shown_as_that_and_left_alone(journal: Path, tmp_path: Path) -> None:
+    """Each command says so; none counts it as without a controller, and none drives it."""
+    path, other = tmp_path / "stuck.jsonl", str(tmp_path / "other.sqlite3")
+    run("export", "stuck", "-o", str(path))
+    assert answer("import", str(path), "-j", other)["imported"] is True
+    [line] = answer("ops", "-j", other)["operations"]
+    assert (line["imported"], line["alive"]) == (True, None)
+    assert "preparing (imported)" in run("ops", "-j", other).stdout
+    assert not any(one["imported"] for one in answer("ops", code=1)["operations"])
+    shown = run("show", "stuck", "-j", other).stdout
+    assert ", imported" in shown
+    explained = answer("explain", "stuck", "-j", other)
+    assert explained["moves"] == explained["next"] == []
+    assert explained["controller"]["status"] == "ended"
+    assert "imported" in [finding["code"] for finding in explained["findings"]]
+    assert "imported, for reading" in run("explain", "stuck", "-j", other).stdout
+    for move in ("discard", "sweep"):
+        refused = run(move, "stuck", "-j", other, "--reason", "why", "--force")
+        assert refused.exit_code == 2
+        assert "never driven" in refused.stderr
+    assert run("recover", "-j", other, "--force").stdout == "nothing is unfinished\n"
+    assert "stuck" in run("watch", "stuck", "-j", other).stdout
+    [removed] = answer("prune", "--keep-last", "0", "-j", other)["removed"]
+    assert removed["operation_id"] == "stuck"
+
+
+def test_a_file_with_a_wrong_fact_is_shown_but_not_imported(tmp_path: Path) -> None:
+    """What no controller writes can be looked at where it is, and never gets into a journal."""
+    path, other = tmp_path / "good.jsonl", tmp_path / "other.sqlite3"
+    run("export", "good", "-o", str(path))
+    header, *entries, _footer = path.read_bytes().splitlines()
+    body = b"\n".join([header, *(line.replace(b'"root":"/', b'"root":"') for line in entries), b""])
+    digest = hashlib.sha256(body).hexdigest()
+    end = {"end": "gymckpt-operation", "count": len(entries), "sha256": digest}
+    path.write_bytes(body + json.dumps(end).encode() + b"\n")
+    assert run("show", str(path)).exit_code == 0
+    refused = run("import", str(path), "-j", str(other))
+    assert refused.exit_code == 1
+    assert "fact 'root'" in refused.stderr
+    assert kept(other) == []

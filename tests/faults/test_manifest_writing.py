@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -13,13 +14,16 @@ import pytest
 from gymckpt.coordinator import (
     GYM_CHECKPOINT_MANIFEST_FILENAME,
     GymCheckpointManifest,
+    GymCheckpointOperationError,
     is_transient_gym_checkpoint_failure,
     load_gym_checkpoint_manifest,
     write_gym_checkpoint_manifest,
 )
+from gymckpt.errors import Fenced
 from gymckpt.journal import Journal
+from tests.fakes import HANG
 from tests.faults.conftest import NewWorld
-from tests.faults.world import episode
+from tests.faults.world import SHORT, episode, until
 
 MANIFEST = GYM_CHECKPOINT_MANIFEST_FILENAME
 ONE = "tools/replica-0"
@@ -105,9 +109,10 @@ class Failing:
         self.calls: list[str] = []
         self.left = 1
         real = getattr(os, name)
+        thread = "gymckpt-checkpoint-root" if name == "mkdir" else "gymckpt-sealed"
 
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            if self.left and threading.current_thread().name.startswith("gymckpt-sealed"):
+            if self.left and threading.current_thread().name.startswith(thread):
                 self.left -= 1
                 raise error
             return real(*args, **kwargs)
@@ -141,7 +146,8 @@ async def test_b43_writing_fails(
     assert caught.value is SYSTEM_CALLS[name]
     assert not is_transient_gym_checkpoint_failure(caught.value)
     assert not root.exists() or list(root.iterdir()) == []
-    assert [actor.ops for actor in world.actors] == [["prepare", "commit", "resume"]] * 2
+    sent = ["prepare", "resume"] if name == "mkdir" else ["prepare", "commit", "resume"]
+    assert [actor.ops for actor in world.actors] == [sent] * 2
     async with world.committed("again", root):
         pass
 
@@ -182,3 +188,28 @@ async def test_b43_stale_temporary_files(new_world: NewWorld, crashed: Path) -> 
     async with world.committed("next", crashed):
         pass
     assert load_gym_checkpoint_manifest(crashed).checkpoint_id == "next"
+
+
+@pytest.mark.parametrize("state", ["parked", "committing"])
+async def test_no_recovery_makes_a_directory(
+    new_world: NewWorld, tmp_path: Path, journal: Journal, state: str
+) -> None:
+    """Where the root of a checkpoint is not there, giving it up leaves the disk as it is."""
+    world, root = new_world(2, journal=journal, **SHORT), tmp_path / "deep" / "snapshot"
+    other = world.new_coordinator()
+    world.fenced_off.add("lost")
+    await world.coordinator.prepare("lost")
+    if state != "parked":
+        world.actors[1].scripts["commit"] = [HANG]
+        committing = asyncio.ensure_future(
+            world.coordinator.commit("lost", root, world.offer(), restarts={})
+        )
+        await until(lambda: world.actors[1].of("commit"))
+        root.rmdir()
+        root.parent.rmdir()
+    await other.recover(force=True)
+    if state != "parked":
+        with pytest.raises((Fenced, GymCheckpointOperationError)):
+            await committing
+    assert world.operation("lost").state == "discarded"
+    assert "deep" not in os.listdir(tmp_path)

@@ -8,20 +8,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-import attrs
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gymckpt.core.entry import Entry
-from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable, OperationIdUsed
+from gymckpt.errors import JournalCorrupt, JournalError, JournalUnavailable
 from gymckpt.journal import Journal, MemoryJournal
 from gymckpt.journal.portable import (
-    Export,
     export_operation,
-    import_operation,
     read_export,
+    row_of,
     write_export,
 )
 from gymckpt.journal.rules import operation_from
@@ -106,14 +104,15 @@ def test_any_operation_comes_back_as_it_was(
     journal, other = holding(history, epoch=epoch, settled=settled), MemoryJournal()
     export = read_export(export_operation(journal, RUN, OPERATION))
     assert (export.complete, export.problem, export.settled) == (True, "", settled)
-    assert import_operation(other, export) == journal.operation(RUN, OPERATION)
+    other.insert_operation(row_of(export), export.entries)
     assert other.operations() == journal.operations()
     assert other.read(RUN, OPERATION) == journal.read(RUN, OPERATION)
 
 
 def test_every_store_exports_the_same(journal: Journal) -> None:
     """An import into any store, exported again, is the same file byte by byte."""
-    import_operation(journal, read_export(EXPORT))
+    export = read_export(EXPORT)
+    journal.insert_operation(row_of(export), export.entries)
     assert b"".join(export_operation(journal, RUN, OPERATION)) == EXPORT
 
 
@@ -337,53 +336,3 @@ def test_a_file_that_cannot_be_read_is_unavailable(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing.jsonl"):
         with pytest.raises(JournalUnavailable, match=str(path)):
             read_export(path)
-
-
-# --- importing ----------------------------------------------------------------------------------
-
-
-def cut_export(count: int) -> Export:
-    """Return an export that has only its first entries."""
-    return read_export(b"".join(LINES[: count + 1]))
-
-
-def test_an_incomplete_export_is_imported_only_if_that_is_allowed(journal: Journal) -> None:
-    """A cut export is refused with what is missing, or taken as the unfinished history it is."""
-    with pytest.raises(ValueError, match=r"3 of 5 entries.*allow"):
-        import_operation(journal, cut_export(3))
-    assert journal.operations() == ()
-    row = import_operation(journal, cut_export(3), allow_incomplete=True)
-    assert journal.operations(unfinished=True) == (row,)
-    assert (row.last_seq, row.state, row.settled, row.epoch) == (3, "preparing", False, 3)
-    assert journal.read(RUN, OPERATION) == tuple(HISTORY[:3])
-
-
-def test_an_export_without_its_footer_has_still_settled(journal: Journal) -> None:
-    """Whether the operation had settled is known as soon as all its entries are there."""
-    row = import_operation(journal, cut_export(5), allow_incomplete=True)
-    assert row.settled
-
-
-def test_an_export_without_entries_cannot_be_imported(journal: Journal) -> None:
-    """A header alone is no history."""
-    with pytest.raises(ValueError, match="at least one entry"):
-        import_operation(journal, cut_export(0), allow_incomplete=True)
-    assert journal.operations() == ()
-
-
-def test_an_id_that_is_used_is_not_imported_over(journal: Journal) -> None:
-    """An import never changes an operation that is there, be it the same one."""
-    begun(journal)
-    for _ in range(2):
-        with pytest.raises(OperationIdUsed):
-            import_operation(journal, read_export(EXPORT))
-    assert journal.read(RUN, OPERATION) == (entry(1),)
-
-
-def test_an_imported_operation_goes_on(journal: Journal) -> None:
-    """An operation that was imported unfinished can be claimed and appended to."""
-    import_operation(journal, cut_export(4), allow_incomplete=True)
-    epoch = journal.claim(RUN, holder="host-b:2", force=True)
-    assert epoch == 4
-    journal.append([attrs.evolve(HISTORY[4], epoch=epoch)], expected_seq=4, epoch=epoch)
-    assert len(journal.read(RUN, OPERATION)) == 5

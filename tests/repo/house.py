@@ -277,9 +277,9 @@ def _code_lines(source: Source) -> list[int]:
     """Return the numbers of the lines that are neither blank nor part of a docstring."""
     told: set[int] = set()
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str) and node.end_lineno:
-                told.update(range(node.lineno, node.end_lineno + 1))
+        quoted = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(quoted, ast.Constant) and isinstance(quoted.value, str):
+            told.update(range(quoted.lineno, (quoted.end_lineno or quoted.lineno) + 1))
     lines = enumerate(source.text.splitlines(), 1)
     return [number for number, line in lines if line.strip() and number not in told]
 
