@@ -123,9 +123,11 @@ def make_checkpoint_root(checkpoint_root: str | Path) -> None:
         checkpoint_root: The checkpoint's directory.
 
     Raises:
+        TypeError: The root is no path.
+        ValueError: The root is a URL or unsafe.
         OSError: It cannot be made.
     """
-    root = Path(checkpoint_root)
+    root = Path(require_root(checkpoint_root))
     if not root.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         flush_directory(root.parent)

@@ -16,6 +16,7 @@ from gymckpt.checks import is_unicode
 from gymckpt.manifest import (
     ManifestPublication,
     load_gym_checkpoint_manifest,
+    make_checkpoint_root,
     withdraw_gym_checkpoint_manifest,
     write_gym_checkpoint_manifest,
 )
@@ -32,6 +33,9 @@ class Named(str, enum.Enum):  # noqa: UP042 - whose str() is not its value
 
 class Own:
     """A path of another library."""
+
+    def __repr__(self) -> str:
+        return f"Own({self.__fspath__()!r})"
 
     def __init__(self, path: Any) -> None:
         self.path = path
@@ -261,6 +265,7 @@ def test_every_function_that_takes_a_root_refuses(root: Any, tmp_path: Path) -> 
             audit_snapshot,
             lambda root: write_gym_checkpoint_manifest(root, manifest),
             lambda root: withdraw_gym_checkpoint_manifest(root, "c"),
+            make_checkpoint_root,
             lambda root: ManifestPublication(root, manifest),
         ):
             with pytest.raises(ValueError, match="a checkpoint's root"):
@@ -272,6 +277,7 @@ def test_a_publication_keeps_its_directory(tmp_path: Path) -> None:
     """A relative root means the working directory of the moment, for publishing and withdrawing."""
     with contextlib.chdir(tmp_path):
         publication = ManifestPublication("snap", World(1).manifest())
+        make_checkpoint_root("snap")
         os.chdir("/")
         publication.publish()
         assert load_gym_checkpoint_manifest(tmp_path / "snap").checkpoint_id == "source"

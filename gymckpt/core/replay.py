@@ -91,11 +91,14 @@ def _first(entry: Entry) -> OperationState:
     try:
         operation = opened(entry)
         initial = operation.declared.initial
-        if operation.chart == "restore" or operation.opening.get("call") == RETIRE:
-            for instance in operation.instances:
-                operation.to_retire(instance)
     except Exception as error:  # whatever damaged facts come to
         raise ReplayDiverged(entry.seq, "a chart, instances and settings", _words(error)) from error
+    if operation.chart == "restore" or operation.opening.get("call") == RETIRE:
+        try:
+            for instance in operation.instances:
+                operation.to_retire(instance)
+        except Exception as error:
+            raise ReplayDiverged(entry.seq, "the fact 'inventory'", _words(error)) from error
     if entry.dest != initial:
         raise ReplayDiverged(entry.seq, f"a beginning in {initial!r}", _described(entry))
     return operation

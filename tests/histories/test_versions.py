@@ -34,7 +34,8 @@ def newer(entries: tuple[Entry, ...], **facts: object) -> MemoryJournal:
         chart_version=2,
     )
     journal = MemoryJournal()
-    journal.open_operation(opening, [first], owner="newer")
+    journal.claim(first.run, holder="newer")
+    journal.open_operation(opening, [first])
     journal.append(entries[1:], expected_seq=1, epoch=1)
     return journal
 
@@ -49,7 +50,7 @@ def recovered(journal: MemoryJournal) -> tuple[Recovered, list[FakeInstance]]:
 
 @pytest.mark.parametrize("chart", ["checkpoint", "a_new_one"])
 def test_recovery_leaves_it_to_who_knows_it(chart: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Recovery neither claims nor touches what it cannot read: the release that can still may."""
+    """What it cannot read it records nothing of, and fences where it knows what a resume means."""
     journal = newer(read_export(HISTORY).entries, chart=chart)
     before = journal.operation("run", "ckpt-1")
     with caplog.at_level(logging.ERROR, "gymckpt"):
@@ -58,7 +59,10 @@ def test_recovery_leaves_it_to_who_knows_it(chart: str, caplog: pytest.LogCaptur
     assert (SAID if chart == "checkpoint" else "'a_new_one'") in found.reason
     assert "ckpt-1" in caplog.text
     assert journal.operation("run", "ckpt-1") == before
-    assert [one.calls for one in instances] == [[], []]
+    known = chart == "checkpoint"
+    sent = [[call.name for call in one.calls] for one in instances]
+    assert sent == ([["resume"], ["resume"]] if known else [[], []])
+    assert bool(found.fenced) == known
 
 
 def test_operator_is_told() -> None:

