@@ -10,7 +10,7 @@ should is for an operator to say.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -85,7 +85,7 @@ async def fence_unreadable(
     listed = facts.get("instances")
     if not isinstance(listed, list) or not listed:
         raise JournalCorrupt(f"operation {operation_id!r}: its opening names no instances")
-    instances = tuple(require_instance_id(name) for name in listed)
+    instances = tuple(require_instance_id(name) for name in cast("list[object]", listed))
     if chart == "restore":
         return Fencing(
             unconfirmed=instances,
