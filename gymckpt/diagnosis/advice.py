@@ -60,7 +60,7 @@ def _now(
             "start a controller of this run again, which recovers it at its start; or recover it "
             "by hand with the instances' handles (gymckpt recover --actor INSTANCE=NAME)"
         )
-    when = _when(controller, ahead)
+    when = _when(case, controller, ahead)
     if blocking:
         return f"{when}; {_about(case, blocking)}"
     if operation.file in ("pending", "failed"):
@@ -70,16 +70,16 @@ def _now(
     return when
 
 
-def _when(controller: Controller, ahead: Sequence[NextStep]) -> str:
+def _when(case: Case, controller: Controller, ahead: Sequence[NextStep]) -> str:
     """Say when it goes on by itself, or that it was to and has not."""
+    if case.upcoming and case.upcoming[0].may_wait and case.in_s(case.upcoming[0].at_s) < 0:
+        return "wait: it goes on by itself once no checkpoint or restore of the run is open"
     due = next((step for step in ahead if step.in_s is not None), None)
-    if due is None or due.in_s is None:
+    if due is None or due.in_s is None or (due.kind == "lease_horizon" and due.in_s < 0):
         return "wait"
     leads_to = f" to {due.leads_to}" if due.leads_to else ""
     if due.in_s >= 0:
         return f"wait: in {duration(due.in_s)} it goes on by itself{leads_to}"
-    if due.kind == "lease_horizon":
-        return "wait"
     if due.in_s > -LATE_MIN_S:
         return f"wait: any moment now it goes on by itself{leads_to}"
     late = f"it was to go on by itself{leads_to} {duration(-due.in_s)} ago"
@@ -114,6 +114,12 @@ def _after_call(case: Case, culprits: Sequence[Story]) -> str:
         return (
             f"replace {sample(dead)}: an actor that is dead stays dead, and every operation that "
             "includes it fails at once"
+        )
+    cause = case.operation.cause
+    if cause is not None and cause.state == "keeping":
+        return (
+            f"find out why {first.instance} did not hold its restored attempts to the end of the "
+            f"body: was its actor restarted, does it hang?; {NEW_ID}"
         )
     if first.state == "refused":
         servers = [one.server for one in first.blockers] or ["a server"]

@@ -31,6 +31,8 @@ def progress_of(case: Case) -> Progress | None:
     """Return how far the present state's call is; of a settled operation, its last call."""
     operation = case.operation
     call = operation.phase_call or (_last_call(case) if operation.settled else None)
+    if case.besides and (call is None or not _is_reopening(case)):
+        call = operation.also_call
     if call is None or call not in operation.calls:
         return None
     calls = operation.calls[call]
@@ -40,6 +42,12 @@ def progress_of(case: Case) -> Progress | None:
         total=len(operation.instances),
         tally={state: count for state, count in calls.tally.items() if count},
     )
+
+
+def _is_reopening(case: Case) -> bool:
+    """Whether some instance has not confirmed yet that it is open again."""
+    phase = case.operation.phase
+    return phase.count("answered", "gone", "lapsed") < len(case.operation.instances)
 
 
 def _last_call(case: Case) -> str | None:
@@ -62,6 +70,10 @@ def blocking_stories(case: Case) -> list[Story]:
             for story in _of_call(case, call)
             if story.state not in _DONE and not (operation.row.reopens and story.state == "gone")
         ]
+    if case.besides:
+        closed = {story.instance for story in found}
+        stories = ((str(operation.also_call), name) for name in case.besides if name not in closed)
+        found += [case.stories[key] for key in stories if key in case.stories]
     if operation.row.renews:
         found += [story for story in _of_call(case, RENEW) if _is_trouble(story)]
     return sorted(found, key=_badness)

@@ -12,6 +12,7 @@ import attrs
 
 from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
+from gymckpt.core.timing import unconfirmed_also
 from gymckpt.diagnosis.replay import Replay, replay
 from gymckpt.diagnosis.stories import Story, stories_of
 from gymckpt.diagnosis.upcoming import Upcoming, upcoming
@@ -32,6 +33,8 @@ class Case:
     stories: Mapping[tuple[str, str], Story]
     """(call, instance) to what became of the call's latest round."""
     upcoming: tuple[Upcoming, ...]
+    besides: tuple[str, ...]
+    """The instances that are still to confirm what the state sends besides its own call."""
     now_ts: float
     now_at_s: float
     """The moment by the operation's own clock, as far as that can be told."""
@@ -104,6 +107,7 @@ def case_of(
         operation=operation,
         stories=stories_of(replayed.entries),
         upcoming=upcoming(replayed.entries, replayed.states),
+        besides=tuple(unconfirmed_also(operation)),
         now_ts=moment_ts,
         now_at_s=last.at_s + max(0.0, moment_ts - last.ts),
         owner=owner,

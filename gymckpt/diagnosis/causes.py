@@ -86,7 +86,16 @@ def _of_call(case: Case, cause: Cause) -> _Found:
     if others:
         named = sample([one.instance for one in others])
         words += f"; after it {count_of(len(others), 'other')} of {total} failed as well: {named}"
+    if cause.state == "keeping":
+        words = f"{_lost(first)} while the body ran, so the restore was not kept: {words}"
     return _Found(words, first, len(troubled))
+
+
+def _lost(story: Story) -> str:
+    """Say of an instance that a renewal after the body failed on what that tells, and no more."""
+    told = story.failure is not None and not story.failure.get("transient")
+    may = "has" if told and story.state == "failed" else "may have"
+    return f"{story.instance} {may} lost its restored attempts"
 
 
 def _of_lease(case: Case, cause: Cause) -> _Found:
@@ -97,9 +106,12 @@ def _of_lease(case: Case, cause: Cause) -> _Found:
     first = troubled[0]
     since = "" if first.failed_at_s is None else _before(case, cause, first.failed_at_s)
     more = f", and so are {len(troubled) - 1} more" if len(troubled) > 1 else ""
+    follows = {"restore": "its restored attempts may have moved on"}.get(
+        case.operation.chart, "what it saved may not be consistent"
+    )
     words = (
         f"the lease of {first.instance} is lost{more}: {_did(first)}{since}; an instance whose "
-        "lease is lost may have reopened, so what it saved may not be consistent"
+        f"lease is lost may have reopened, so {follows}"
     )
     return _Found(words, first, len(troubled))
 

@@ -298,7 +298,13 @@ class _Routes:
         if self._is_free(end.column, start.row + 1, end.row):
             if start.column == end.column:
                 return ((start.middle, start.y + BOX_H), (end.middle, end.y))
-            side = start.x + BOX_W if end.column > start.column else start.x
+            right = end.column > start.column
+            if not self._is_clear(start.row, start.column, end.column):
+                x = start.middle + (BOX_W // 4 if right else -BOX_W // 4)
+                gap_y = start.y + BOX_H + GAP_Y // 2  # between two rows, past the boxes of its own
+                below = ((x, gap_y), (end.middle, gap_y))
+                return ((x, start.y + BOX_H), *below, (end.middle, end.y))
+            side = start.x + BOX_W if right else start.x
             return ((side, middle_y), (end.middle, middle_y), (end.middle, end.y))
         if target not in self._channels:
             self._channels[target] = self.right + CHANNEL_W
@@ -306,6 +312,13 @@ class _Routes:
         x, end_y = self._channels[target], end.y + BOX_H // 2
         side, end_x = start.x + BOX_W, end.x + BOX_W
         return ((side, middle_y), (x, middle_y), (x, end_y), (end_x, end_y))
+
+    def _is_clear(self, row: int, column: int, other: int) -> bool:
+        """Whether no box stands in a row from one column to another, but in the first of them."""
+        step = 1 if other > column else -1
+        return all(
+            (row, at) not in self._by_place for at in range(column + step, other + step, step)
+        )
 
     def _is_free(self, column: int, first: int, end: int) -> bool:
         """Whether no box stands in a column in the rows from `first` to before `end`."""

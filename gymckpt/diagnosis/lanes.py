@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from gymckpt.core.entry import Entry
+from gymckpt.core.operation import AT_OPENING
 from gymckpt.core.settings import RENEW, RESUME
-from gymckpt.diagnosis.facts import Facts, note_of, number_of
+from gymckpt.diagnosis.facts import Facts, chart_of, note_of, number_of
 
 __all__ = ["ABANDONED", "TROUBLE", "WAITING", "Lane", "Reading", "Span", "StateSpan", "Tick"]
 
@@ -118,6 +119,8 @@ class Reading:
         self.deadline_at_s: dict[str, float] = {}
         """Call to the latest deadline that it carried."""
         self.lease_deadline_at_s: float | None = None
+        self._besides: dict[str, str] = {}
+        """State to what it sends besides its own call, which extends no lease."""
         self._spans: dict[str, list[Span]] = {}
         self._latest: dict[tuple[str, str], int] = {}
         """Instance and call to the place of the latest ask among the instance's spans."""
@@ -128,6 +131,11 @@ class Reading:
         """Read one more entry."""
         if self.first is None:
             self.first = entry
+            chart, named = chart_of(entry), str(entry.facts.get("call"))
+            rows = chart.states.values() if chart is not None else ()
+            self._besides = {
+                row.name: named if row.also == AT_OPENING else row.also for row in rows if row.also
+            }
         elif self.last is not None and entry.epoch > self.last.epoch:
             self.takeovers.append((entry.at_s, entry.epoch))
         self.last = entry
@@ -162,14 +170,14 @@ class Reading:
             note = note_of(entry.facts)
             tick = Tick(at_s=entry.at_s, kind=entry.trigger, call=call, ask=ask, note=note)
             self._ticks.setdefault(instance, []).append(tick)
-        if entry.trigger in ("answer", "confirm") and place is not None and call != RESUME:
+        if entry.trigger in ("answer", "confirm") and place is not None and self._leases(call):
             known_s = self._leased.get(instance, 0.0)
             self._leased[instance] = max(known_s, spans[place].deadline_at_s)
 
     def _asked(self, entry: Entry, call: str, ask: int) -> Span:
         deadline_at_s = _deadline_at_s(entry)
         self.deadline_at_s[call] = max(self.deadline_at_s.get(call, 0.0), deadline_at_s)
-        if call != RESUME:
+        if self._leases(call):
             self.lease_deadline_at_s = max(self.lease_deadline_at_s or 0.0, deadline_at_s)
         return Span(
             call=call,
@@ -179,6 +187,11 @@ class Reading:
             outcome=WAITING,
             deadline_at_s=deadline_at_s,
         )
+
+    def _leases(self, call: str) -> bool:
+        """Whether a call extends the lease of its instance."""
+        besides = self.states and self._besides.get(self.states[-1].state) == call
+        return call != RESUME and not (besides and self.lease_deadline_at_s is not None)
 
     def _maybe_end(self, spans: list[Span], place: int, entry: Entry, ask: int) -> bool:
         """End the wait for the latest ask, if the entry does that; a late answer may as well."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from gymckpt.core.settings import RESUME, gone_after_s
+from gymckpt.core.settings import RESUME, RETIRE, gone_after_s
 from gymckpt.diagnosis.case import Case
 from gymckpt.diagnosis.explanation import Controller, Move, NextStep
 from gymckpt.diagnosis.upcoming import Upcoming
@@ -39,10 +39,14 @@ def _waited(case: Case) -> Iterator[str]:
     if call is not None:
         done = operation.phase.count("answered", *(("gone", "lapsed") if row.reopens else ()))
         if done < total:
-            what = "confirm that they are open again" if call == RESUME else f"answer {call}"
+            what = _ANSWERS.get(operation.state) or f"answer {call}"
             outstanding = operation.phase.count("asked")
             tail = "" if outstanding or row.reopens else ", which they can no longer do"
             yield f"{total - done} of {count_of(total, 'instance')} to {what}{tail}"
+    left = len(case.besides)
+    if left:
+        what = f"confirm {_besides(case)}"
+        yield f"{left} of {count_of(total, 'instance')} to {what}"
     if operation.file in ("pending", "failed"):
         doing = "withdraw" if row.effect == "withdraw_manifest" else "take"
         yield f"the file system to {doing} the manifest in {operation.root}"
@@ -50,6 +54,23 @@ def _waited(case: Case) -> Iterator[str]:
         yield "the controller's own body, which runs while every instance is parked"
     if operation.state == operation.declared.initial:
         yield "the controller: it has named the operation and sent nothing"
+
+
+_OPEN_AGAIN = "confirm that they are open again"
+_ANSWERS = {
+    "keeping": "answer one more renewal, which proves that they have lost nothing",
+    "resuming": _OPEN_AGAIN,
+    "discarding": _OPEN_AGAIN,
+}
+"""State to what its instances are to do, where that says more than the name of its call."""
+
+
+def _besides(case: Case) -> str:
+    """Say what an instance confirms by answering what the state sends besides its own call."""
+    operation = case.operation
+    if operation.chart == "restore" and operation.also_call == RETIRE:
+        return "that the restored attempts are retired"
+    return str(operation.also_call)
 
 
 # --- what comes by itself -----------------------------------------------------------------------
@@ -66,6 +87,7 @@ def next_of(case: Case, controller: Controller) -> tuple[NextStep, ...]:
     steps = [_step(case, one) for one in case.upcoming[:NEXT_MAX]]
     if operation.row.reopens:
         steps += horizon
+    steps += _rest(case)
     if not steps:
         what = "nothing: it goes on when the controller does"
         steps = [NextStep(kind="none", what=what, at_ts=None, in_s=None, leads_to=None)]
@@ -97,6 +119,23 @@ def _horizon(case: Case, *, driven: bool) -> Iterator[NextStep]:
     )
 
 
+def _rest(case: Case) -> Iterator[NextStep]:
+    """Say when what is sent besides is let rest, where some instance was asked."""
+    operation = case.operation
+    if not case.besides or not operation.lease_deadline_at_s:
+        return
+    count = count_of(len(case.besides), "instance")
+    at_s = operation.lease_horizon_at_s
+    what = f"the lease horizon: {count} will be asked no more, once asked to {operation.also_call}"
+    yield NextStep(
+        kind="lease_horizon",
+        what=what,
+        at_ts=case.ts_of(at_s),
+        in_s=case.in_s(at_s),
+        leads_to=None,
+    )
+
+
 def _step(case: Case, one: Upcoming) -> NextStep:
     what, leads_to = _STEPS[one.kind](case, one)
     return NextStep(
@@ -118,7 +157,9 @@ def _expire(case: Case, one: Upcoming) -> tuple[str, str | None]:
     operation, count = case.operation, count_of(len(one.instances), "instance")
     what = f"{one.call} of {count} is no longer waited for and counts as unanswered"
     if one.call != operation.phase_call:
-        return what, None
+        every = duration(operation.settings.sweep_interval_s)
+        tail = f"; it is tried every {every}" if one.call == operation.also_call else ""
+        return f"{what}{tail}", None
     trigger = operation.row.when.get("cannot_succeed")
     everyone = len(one.instances) == operation.phase.count("asked")
     if trigger and everyone:
@@ -168,10 +209,25 @@ def _sweep(_case: Case, one: Upcoming) -> tuple[str, str | None]:
     return f"resume is sent again to {count_of(len(one.instances), 'instance')}", None
 
 
+def _insist(case: Case, one: Upcoming) -> tuple[str, str | None]:
+    operation, count = case.operation, count_of(len(one.instances), "instance")
+    sent = any(operation.call_state(str(one.call), name).ask for name in one.instances)
+    again = " again" if sent else ""
+    return (
+        f"{one.call} is sent{again} to {count}; while a checkpoint or restore of the run is open, "
+        "nothing is sent"
+    ), None
+
+
 def _lapse(case: Case, one: Upcoming) -> tuple[str, str | None]:
-    count = count_of(len(one.instances), "instance")
-    leads_to = _target(case, "all_settled") if case.operation.file in ("none", "done") else None
-    return f"{count} that never confirmed are let rest: their leases have ended", leads_to
+    operation, count = case.operation, count_of(len(one.instances), "instance")
+    left = set(case.besides)
+    if one.call == operation.also_call:
+        left -= set(one.instances)
+        left |= {name for name, _ in operation.in_state(RESUME, "asked", "failed", "unanswered")}
+    ends = not left and operation.file in ("none", "done")
+    what = f"{count} that never confirmed are let rest: their leases have ended"
+    return what, _target(case, "all_settled") if ends else None
 
 
 _STEPS: dict[str, Callable[[Case, Upcoming], tuple[str, str | None]]] = {
@@ -182,6 +238,7 @@ _STEPS: dict[str, Callable[[Case, Upcoming], tuple[str, str | None]]] = {
     "lose_lease": _lose_lease,
     "end_file_wait": _end_file_wait,
     "sweep": _sweep,
+    "insist": _insist,
     "lapse": _lapse,
 }
 
@@ -255,12 +312,13 @@ def _discard(case: Case, held: str) -> Move:
 def _sweep_move(case: Case, held: str) -> Move:
     operation = case.operation
     left = operation.phase.count("asked", "failed", "unanswered") if operation.cleaning else 0
-    does = "asks every instance that has not confirmed to reopen once more, at once"
+    what = "to reopen" if left or not case.besides else f"to {operation.also_call}"
+    does = f"asks every instance that has not confirmed {what} once more, at once"
     command = _command(case, "sweep")
     if not operation.cleaning:
         why_not = "nothing is being reopened yet; discard it first"
         return Move(name="sweep", command=command, does=does, allowed=False, why_not=why_not)
-    if not left and operation.file not in ("pending", "failed"):
+    if not (left or case.besides) and operation.file not in ("pending", "failed"):
         why_not = "every instance has confirmed"
         return Move(name="sweep", command=command, does=does, allowed=False, why_not=why_not)
     return Move(name="sweep", command=command, does=does, allowed=True, why_not=held)
@@ -270,12 +328,15 @@ def _mark_gone(case: Case, held: str) -> Move:
     operation = case.operation
     call = operation.phase_call
     waited = ("asked", "failed", "unanswered")
-    left = [name for name, _ in operation.in_state(call, *waited)] if call else []
+    closed = [name for name, _ in operation.in_state(call, *waited)] if call else []
+    left = closed or case.besides
     command = _command(case, "mark-gone", left[0] if left else "INSTANCE")
     then = "it is no longer waited for" if operation.cleaning else "the operation is given up"
+    lives = "it stays parked until its lease ends"
+    if left and not closed:
+        lives = f"it was perhaps never asked to {operation.also_call}"
     does = (
-        f"says that the instance's actor is dead for good: {then}; if it lives after all, it stays "
-        "parked until its lease ends"
+        f"says that the instance's actor is dead for good: {then}; if it lives after all, {lives}"
     )
     if not left:
         why_not = "no instance is waited for"

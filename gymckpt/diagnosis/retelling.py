@@ -17,11 +17,12 @@ import attrs
 from gymckpt.core.effects import SendCall
 from gymckpt.core.entry import Entry, JsonFacts
 from gymckpt.core.operation import OperationState
+from gymckpt.core.settings import RESUME
 from gymckpt.diagnosis.facts import note_of
 from gymckpt.runtime.wire import Judgement, Message
 from gymckpt.wording import text_of
 
-__all__ = ["AskKey", "Past", "Retold", "Tale", "Verb"]
+__all__ = ["SUPERSEDE", "AskKey", "Past", "Retold", "Tale", "Verb"]
 
 AskKey = tuple[str, str, int]
 """Call, instance, number."""
@@ -32,8 +33,16 @@ TYPICAL_S = 0.05
 HUNG = "did not answer within"
 """What the core says of a file system that hangs."""
 
+SUPERSEDE = "supersede"
+"""What a later restore does, whatever the body does."""
+
 _REPLIES = frozenset({"answer", "refuse", "fail", "die", "confirm", "stale"})
-_VERBS = frozenset({"prepare", "restore", "run", "commit", "resume", "keep", "discard", "cancel"})
+_VERBS = frozenset(
+    {
+        *("prepare", "restore", "run", "insist", "commit", "resume", "keep", "discard", "cancel"),
+        SUPERSEDE,
+    }
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -94,6 +103,8 @@ class Past:
         self.dead: set[str] = set()
         self.told_by: dict[int, AskKey] = {}
         """Seq of an entry that records a reply to the ask that it is of."""
+        self._died: tuple[str, float] = ("", 0.0)
+        """The instance whose resume last told that it is dead, and when."""
         self._cut_short_s: dict[AskKey, float] = {}
         self._entered: tuple[str, float] = ("", 0.0)
         self._file_began_s = 0.0
@@ -110,11 +121,14 @@ class Past:
         elif entry.trigger == "expire":
             if entry.facts.get("abandoned"):
                 self._cut_short_s[key] = entry.at_s - self.asked_at_s.get(key, entry.at_s)
+        elif entry.trigger == "die" and self._died == (entry.instance, entry.at_s):
+            return  # no reply: what is left for it falls away with its death
         elif entry.trigger in _REPLIES and key in self.asked_at_s:
             self.tales[key] = _tale(entry, entry.at_s - self.asked_at_s[key])
             self.told_by[entry.seq] = key
             if entry.dest == "gone":
                 self.dead.add(entry.instance)
+                self._died = (entry.instance, entry.at_s) if entry.call == RESUME else self._died
 
     def _take_operation(self, entry: Entry) -> None:
         state, entered_s = self._entered

@@ -32,7 +32,7 @@ from gymckpt.wording import visible
 __all__ = ["Passage", "passages_of", "runs_report"]
 
 SCRIPTS = ("text.js", "runs.js")
-WORKING = frozenset({"committing", "sealing", "restoring", "calling"})
+WORKING = frozenset({"committing", "sealing", "restoring", "calling", "insisting"})
 """The states in which instances write, read, or do what a sweep asks of them."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, cast
 
 import attrs
 
@@ -82,7 +82,7 @@ def controller_of(case: Case) -> Controller:
     """Say who drives the operation and whether it gives heartbeats."""
     last, epochs = case.last, len({entry.epoch for entry in case.entries})
     claimed = case.epoch > last.epoch
-    due_at_s = min((one.at_s for one in case.upcoming), default=None)
+    due_at_s = min((one.at_s for one in case.upcoming if not one.may_wait), default=None)
     due_ts = None if due_at_s is None else case.ts_of(due_at_s)
     silent_s = case.now_ts - last.ts if case.silent_s is None else case.silent_s
     status: Literal["ended", "alive", "silent", "unknown"]
@@ -141,7 +141,7 @@ def lease_of(case: Case) -> Lease | None:
     held = [
         (known[name], name)
         for name in operation.instances
-        if name in known and operation.call_state(RESUME, name).state not in ("answered", "gone")
+        if name in known and operation.call_state(RESUME, name).state not in _OPEN
     ]
     if not held:
         return None
@@ -152,6 +152,9 @@ def lease_of(case: Case) -> Lease | None:
         left_s=case.in_s(deadline_s),
         horizon_ts=case.ts_of(operation.lease_horizon_at_s),
     )
+
+
+_OPEN = ("answered", "gone", "lapsed")
 
 
 def findings_of(case: Case, cut: str) -> tuple[Finding, ...]:
@@ -193,9 +196,10 @@ def _reader(case: Case) -> Iterator[Finding]:
 
 def _overdue(case: Case) -> Iterator[Finding]:
     """A controller that lives, or did a moment ago, and does not do what was due."""
-    if case.silent_s is None or not case.upcoming:
+    due = [one.at_s for one in case.upcoming if not one.may_wait]
+    if case.silent_s is None or not due:
         return
-    standing, overdue_s = standing_of(case.owner, case.silent_s), -case.in_s(case.upcoming[0].at_s)
+    standing, overdue_s = standing_of(case.owner, case.silent_s), -case.in_s(due[0])
     if standing == "silent" or overdue_s <= SILENT_AFTER_S:
         return
     late = f"what it had to do by itself is {duration(overdue_s)} overdue"
@@ -378,6 +382,24 @@ def operator_moves(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.facts.get("operator")]
 
 
+def _superseded(case: Case) -> Iterator[Finding]:
+    """Attempts that a later restore has taken over."""
+    taken: dict[str, list[str]] = {}
+    for entry in case.entries:
+        attempts = entry.facts.get("attempts") if entry.trigger == "supersede" else None
+        if isinstance(attempts, dict):
+            by = text_of(entry.facts.get("by"), 150)
+            taken.setdefault(by, []).extend(cast("dict[str, object]", attempts))
+    for by, instances in taken.items():
+        named = list(dict.fromkeys(instances))
+        words = (
+            f"restore {by!r} installs the same attempts on {count_of(len(named), 'instance')}: "
+            f"{sample(named)}; to retire them is left to it, should it fail, and is not waited for "
+            "here"
+        )
+        yield Finding(code="superseded", problem=False, words=words)
+
+
 def _by_hand(case: Case) -> Iterator[Finding]:
     moved = operator_moves(case.entries)
     if not moved:
@@ -402,5 +424,6 @@ _LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _late_replies,
     _unsavable,
     _takeovers,
+    _superseded,
     _by_hand,
 )

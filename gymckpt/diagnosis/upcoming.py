@@ -9,12 +9,14 @@ is said to come first is what the core then does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import attrs
 
 from gymckpt.core import timing
+from gymckpt.core.asking import ALSO
 from gymckpt.core.entry import Entry
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import OperationState
@@ -23,7 +25,15 @@ from gymckpt.core.settings import RENEW, RESUME
 __all__ = ["Upcoming", "running_timers", "upcoming"]
 
 Kind = Literal[
-    "expire", "retry", "end_phase", "renew", "lose_lease", "end_file_wait", "sweep", "lapse"
+    "expire",
+    "retry",
+    "end_phase",
+    "renew",
+    "lose_lease",
+    "end_file_wait",
+    "sweep",
+    "insist",
+    "lapse",
 ]
 
 _TROUBLE = frozenset({"fail", "refuse", "die", "expire"})
@@ -37,7 +47,8 @@ class Upcoming:
     """`expire`: asks run out of their budget. `retry`: a call is sent again. `end_phase`: the
     others are no longer waited for. `renew`: a renewal round begins. `lose_lease`: a lease counts
     as lost. `end_file_wait`: the file system is no longer waited for. `sweep`: what is unconfirmed
-    is tried again. `lapse`: it is let rest, since the lease horizon has passed."""
+    is tried again. `insist`: what the state sends besides its own call, such as a late retire, is
+    sent. `lapse`: what is unconfirmed is let rest, since the lease horizon has passed."""
     at_s: float
     """When, by the operation's own clock."""
     timer: str
@@ -45,6 +56,11 @@ class Upcoming:
     call: str | None
     instances: tuple[str, ...]
     """The instances that it concerns; none where it concerns the operation as such."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it is put off for as long as a checkpoint or restore of the run is open."""
+        return self.timer == ALSO
 
 
 def upcoming(entries: Sequence[Entry], states: Sequence[OperationState]) -> tuple[Upcoming, ...]:
@@ -84,6 +100,7 @@ def _ahead(entries: Sequence[Entry], states: Sequence[OperationState]) -> list[U
         *_of_calls(operation, marks),
         *_of_phase(operation, marks),
         *_of_leases(operation, marks),
+        *marks.besides.ahead(operation),
     ]
     return sorted(found, key=lambda one: (one.at_s, one.timer))
 
@@ -102,11 +119,13 @@ class _Marks:
         """When the present file effect began."""
         self.retry_s: dict[str, float] = {}
         """Call to when it is sent again where it failed."""
+        self.besides = _Besides()
         self._state = ""
         self._renews = False
 
     def take(self, entry: Entry, state: OperationState) -> None:
         """Follow one entry."""
+        self.besides.take(entry, state)
         if state.state != self._state:
             self._enter(entry, state)
         if entry.instance is None:
@@ -155,6 +174,144 @@ class _Marks:
             self.doomed_s = entry.at_s if self.doomed_s is None else self.doomed_s
 
 
+class _Besides:
+    """
+    When what a state sends besides its own call is sent again, or let rest.
+
+    The core's timer may fire and do nothing but start anew, which no entry tells: what it does so
+    is worked out from the state, as the core works it out.
+    """
+
+    def __init__(self) -> None:
+        self._timer_s: float | None = None
+        """When the core's timer fires next."""
+        self._budget_s: float | None = None
+        """When the core next looks for asks that are out of their budget."""
+        self._fired: Literal["asked", "rested", ""] = ""
+        """What the timer did in the present instant, after which it starts anew."""
+        self._expired = False
+        """Whether asks ran out of their budget in the present instant."""
+        self._before: OperationState | None = None
+
+    def take(self, entry: Entry, state: OperationState) -> None:
+        """Follow one entry."""
+        before, self._before = self._before, state
+        if before is not None and before.also_call is not None and entry.at_s > before.at_s:
+            self._pass_time(before, entry.at_s)
+        if before is None or state.state != before.state:
+            at_once = state.also_call is not None and state.phase_call is None
+            self._begin(entry.at_s if at_once else None)
+        elif state.also_call is not None:
+            if entry.epoch > before.epoch:  # another controller, with timers of its own
+                self._begin(entry.at_s)
+            if entry.instance is not None:
+                self._take_call(entry, entry.instance, state.also_call, state)
+
+    def _begin(self, timer_s: float | None) -> None:
+        self._timer_s, self._budget_s, self._fired, self._expired = timer_s, None, "", False
+
+    def _take_call(self, entry: Entry, instance: str, call: str, state: OperationState) -> None:
+        trigger = entry.trigger
+        if entry.call == call and trigger in ("ask", "retry", "lapse"):
+            self._timer_s = None
+            self._fired = self._fired or "rested" if trigger == "lapse" else "asked"
+            self._expired = self._expired or self._budget_s is None
+        elif entry.call == call and trigger in _TROUBLE and not entry.facts.get("abandoned"):
+            self._maybe_start(entry.at_s, state)
+            self._expired = self._expired or trigger == "expire"
+        elif entry.call == RESUME and (
+            trigger == "lapse"
+            or (
+                trigger in ("answer", "confirm")
+                and timing.is_unconfirmed_also(state, call, instance)
+            )
+        ):
+            self._timer_s, self._fired = entry.at_s, ""
+
+    def _maybe_start(self, at_s: float, state: OperationState) -> None:
+        if self._timer_s is None and not self._fired:
+            self._timer_s = at_s + state.settings.sweep_interval_s
+
+    def _end_instant(self, state: OperationState, call: str) -> None:
+        """Start anew what the latest instant used up; only now is it known what it came to."""
+        if self._fired:
+            pause_s = _soonest_s(state, call, state.at_s)
+            if pause_s is None and self._fired == "asked":
+                pause_s = state.settings.sweep_interval_s
+            self._timer_s = None if pause_s is None else state.at_s + pause_s
+        if self._expired:
+            self._budget_s = _budget_s(state, call)
+        self._fired, self._expired = "", False
+
+    def _pass_time(self, state: OperationState, until_s: float) -> None:
+        """Let the timers fire that made no entry before an instant."""
+        call, until_s = str(state.also_call), until_s - timing.RESOLUTION_S
+        self._end_instant(state, call)
+        while True:
+            timer_s, budget_s = self._timer_s, self._budget_s
+            first_s = math.inf if timer_s is None else timer_s
+            if budget_s is not None and budget_s < until_s and budget_s <= first_s:
+                later_s = _budget_s(state, call)
+                if later_s is not None and later_s <= budget_s + timing.RESOLUTION_S:
+                    return  # it is late, and will make an entry
+                self._budget_s = later_s
+                self._maybe_start(budget_s, state)
+            elif timer_s is None or timer_s >= until_s or any(_due(state, call, timer_s)):
+                return
+            else:
+                pause_s = _soonest_s(state, call, timer_s)
+                self._timer_s = None if pause_s is None else timer_s + pause_s
+
+    def ahead(self, operation: OperationState) -> Iterator[Upcoming]:
+        """Yield what the timer will bring."""
+        call = operation.also_call
+        if call is None:
+            return
+        self._pass_time(operation, math.inf)
+        if self._timer_s is None:
+            return
+        kinds: dict[Kind, list[str]] = {}
+        for kind, instance in _due(operation, call, self._timer_s):
+            kinds.setdefault(kind, []).append(instance)
+        for kind, instances in kinds.items():
+            yield Upcoming(
+                kind=kind, at_s=self._timer_s, timer=ALSO, call=call, instances=tuple(instances)
+            )
+
+
+def _budget_s(operation: OperationState, call: str) -> float | None:
+    """Return when the first ask that is out runs out of its budget."""
+    ends = (found.deadline_at_s for _, found in operation.in_state(call, "asked"))
+    return min((end_s + operation.settings.reply_grace_s for end_s in ends), default=None)
+
+
+def _waiting(operation: OperationState, call: str) -> Iterator[str]:
+    """Yield the open instances that are to be asked what the state sends besides."""
+    for name in timing.unconfirmed_also(operation):
+        reopened = operation.call_state(RESUME, name).state in ("answered", "lapsed")
+        is_open = reopened or operation.phase_call != RESUME
+        if is_open and operation.call_state(call, name).state != "asked":
+            yield name
+
+
+def _due(operation: OperationState, call: str, at_s: float) -> Iterator[tuple[Kind, str]]:
+    """Yield whom the timer would ask at an instant, and whom it would let rest."""
+    begun_s = operation.entered_at_s + timing.budget_s(operation, call)
+    for name in _waiting(operation, call):
+        if timing.free_at_s(operation, call, name) > at_s + timing.RESOLUTION_S:
+            continue
+        deadline_s = operation.call_state(call, name).deadline_at_s
+        asked_here = deadline_s > begun_s + timing.RESOLUTION_S
+        yield "lapse" if asked_here and operation.lease_horizon_at_s <= at_s else "insist", name
+
+
+def _soonest_s(operation: OperationState, call: str, at_s: float) -> float | None:
+    """Return how long until the first ask that may still be on its way no longer can be."""
+    free = (timing.free_at_s(operation, call, name) for name in _waiting(operation, call))
+    left = [free_s - at_s for free_s in free if free_s > at_s + timing.RESOLUTION_S]
+    return min(left, default=None)
+
+
 def _moment(entry: Entry) -> Moment:
     return Moment(entry.ts, entry.at_s)
 
@@ -162,7 +319,7 @@ def _moment(entry: Entry) -> Moment:
 def _of_calls(operation: OperationState, marks: _Marks) -> Iterator[Upcoming]:
     """Yield when outstanding asks run out, and when failed ones are sent again."""
     grace_s = operation.settings.reply_grace_s
-    active = (operation.phase_call, RENEW if operation.row.renews else None)
+    active = (operation.phase_call, operation.also_call, RENEW if operation.row.renews else None)
     for call in dict.fromkeys(call for call in active if call is not None):
         asked = list(operation.in_state(call, "asked"))
         if asked:
@@ -203,9 +360,9 @@ def _of_phase(operation: OperationState, marks: _Marks) -> Iterator[Upcoming]:
             call=None,
             instances=(),
         )
-    if marks.exhausted_s is not None:
+    left = tuple(name for name, _ in operation.in_state(RESUME, "failed", "unanswered"))
+    if marks.exhausted_s is not None and (left or operation.file == "failed"):
         at_s = marks.exhausted_s + operation.settings.sweep_interval_s
-        left = tuple(name for name, _ in operation.in_state(RESUME, "failed", "unanswered"))
         lapses = operation.lease_horizon_at_s <= at_s and left
         yield Upcoming(
             kind="lapse" if lapses else "sweep",

@@ -23,7 +23,7 @@ from gymckpt.core.entry import Entry
 from gymckpt.core.operation import OperationState
 from gymckpt.diagnosis.explain import explain
 from gymckpt.diagnosis.replay import Replay, replay
-from gymckpt.diagnosis.retelling import AskKey, Past, Retold, Tale
+from gymckpt.diagnosis.retelling import SUPERSEDE, AskKey, Past, Retold, Tale
 from gymckpt.diagnosis.upcoming import running_timers
 from gymckpt.diagnosis.words import duration
 from gymckpt.journal.memory import MemoryJournal
@@ -292,7 +292,8 @@ class _Stage:
         operation = self._operation
         for call in operation.calls_of(operation.state):
             for instance, asked in operation.in_state(call, "asked"):
-                yield SendCall(instance, call, asked.ask, asked.deadline_ts)
+                besides = call == operation.also_call
+                yield SendCall(instance, call, asked.ask, asked.deadline_ts, besides=besides)
         timers = running_timers(self._kept.entries, self._kept.states)
         for timer, at_s in timers.items():
             yield StartTimer(timer, max(0.0, at_s - operation.at_s))
@@ -337,8 +338,9 @@ class _Body:
         for verb in ahead:
             delay_s = max(0.0, verb.after_s - since_s)
             self._loop.call_later(delay_s, self._do, verb.state, verb.trigger, verb.facts)
-        waits_for_body = operation.phase_call is None and operation.row.effect is None
-        if waits_for_body and not ahead:
+        sends = operation.phase_call or operation.also_call
+        waits_for_body = sends is None and operation.row.effect is None
+        if waits_for_body and all(verb.trigger == SUPERSEDE for verb in ahead):
             self._end("body")
 
     def _do(self, state: str, trigger: str, facts: Any) -> None:

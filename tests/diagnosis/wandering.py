@@ -20,7 +20,7 @@ from tests.core.driver import DEAD, FATAL, SHAKY, World, settings
 VERBS = {
     "checkpoint": ("prepare", "commit", "resume", "discard", "cancel"),
     "restore": ("restore", "keep", "discard", "cancel"),
-    "sweep": ("run", "discard"),
+    "sweep": ("run", "insist", "insist", "discard"),
 }
 
 
@@ -31,14 +31,32 @@ def wander(chance: random.Random, steps: int) -> World:
         "resume": RetryPolicy(attempts=2, pause_s=1.0),
         "prepare": RetryPolicy(attempts=chance.choice([1, 3]), pause_s=chance.choice([0.0, 2.0])),
     }
-    facts = {"call": "resume"} if chart == "sweep" else {}
-    world = World(chart, chance.randint(1, 4), facts=facts, numbers=settings(retries=retries))
+    facts = {"call": chance.choice(["resume", "forget", "retire"])} if chart == "sweep" else {}
+    numbers = settings(retries=retries, control_timeout_s=chance.choice([10.0, 10.0, 40.0]))
+    world = World(chart, chance.randint(1, 4), facts=facts, numbers=numbers)
+    if chance.random() < 0.3:
+        _go_wrong(world, chance)
     for _ in range(steps):
         if world.operation.settled:
             break
         with contextlib.suppress(IllegalTransition, TransitionRefused):
             chance.choice(_moves(world, chance))()
     return world
+
+
+def _go_wrong(world: World, chance: random.Random) -> None:
+    """Bring an operation to where retires that nobody confirmed are all that is left, or soon."""
+    if world.operation.chart == "checkpoint":
+        return
+    for _ in range(chance.randint(0, 12)):
+        world.go_on()
+    if world.operation.chart == "restore" and "discard" in world.operation.row.on:
+        world.verb("discard")
+        for ask in world.asks:
+            if chance.random() < 0.5:
+                world.reply(ask, "failed", chance.choice([SHAKY, FATAL, DEAD]))
+            else:
+                world.reply(ask, "answered")
 
 
 def _moves(world: World, chance: random.Random) -> list[Callable[[], object]]:
@@ -51,9 +69,11 @@ def _moves(world: World, chance: random.Random) -> list[Callable[[], object]]:
     if world.asks:
         moves += [lambda: _reply(world, chance)] * 6
     if world.timers:
-        moves += [world.advance] * 2
+        moves += [lambda: _advance(world)] * 2
     if world.jobs:
         moves += [lambda: world.end_file(world.jobs[0].kind, well=chance.random() < 0.7)] * 3
+    if "supersede" in world.operation.row.on and chance.random() < 0.3:
+        moves.append(lambda: _supersede(world, chance))
     if chance.random() < 0.1:
         silent_s = chance.choice([0.0, 50.0, 1000.0])
         moves.append(lambda: world.take_over(silent_s=silent_s))
@@ -70,6 +90,20 @@ def _reply(world: World, chance: random.Random) -> None:
     else:
         failure = DEAD if outcome == "dead" else chance.choice([SHAKY, FATAL])
         world.reply(ask, "failed", failure)
+
+
+def _supersede(world: World, chance: random.Random) -> None:
+    """Let a later restore take some attempts of an instance over."""
+    if "inventory" in world.operation.opening:
+        world.supersede(chance.choice(world.operation.instances), of=slice(chance.randint(0, 2)))
+
+
+def _advance(world: World) -> None:
+    """Fire the timers of the next instant; other things come a moment later."""
+    world.advance()
+    while (due := world.next_timer()) is not None and due[0] <= world.at_s:
+        world.advance()
+    world.pass_time(0.001 if due is None else min(0.001, (due[0] - world.at_s) / 2))
 
 
 def _pass_time(world: World, chance: random.Random) -> None:
