@@ -158,12 +158,12 @@ async def test_a_scope_is_episodes_with_each_rollout_once(
 async def test_a_directory_that_holds_another_checkpoint_is_refused(
     deployment: CountingDeployment, time: ManualTime, tmp_path: Path
 ) -> None:
-    """A second checkpoint into the same root is a conflict, and the first one stays readable."""
+    """A second checkpoint into the same root is refused, and the first one stays readable."""
     await prepared(deployment, time)
     await commit(deployment, time, tmp_path, E0)
     before = [path.read_bytes() for path in manifests(tmp_path)]
     await deployment.checkpoint_resume("c1", deadline_ts=0)
     await deployment.checkpoint_prepare("c2", deadline_ts=time.now_ts())
-    with pytest.raises(GymCheckpointUnavailable, match="checkpoint_conflict"):
+    with pytest.raises(GymCheckpointUnavailable, match="checkpoint_exists"):
         await commit(deployment, time, tmp_path, checkpoint_id="c2")
     assert [path.read_bytes() for path in manifests(tmp_path)] == before

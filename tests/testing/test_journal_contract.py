@@ -166,6 +166,25 @@ class Raising(MemoryJournal):
         return super()._claim(run, args[0], None, True)
 
 
+class Forgetting(MemoryJournal):
+    """Begins at the same epoch again and again, whatever is recorded."""
+
+    def _claim(self, run: str, *args: Any) -> int:
+        super()._claim(run, *args)
+        self.store.runs[run] = attrs.evolve(self.store.runs[run], epoch=1)
+        return 1
+
+
+class Together(MemoryJournal):
+    """Raises the epoch of every run with each claim."""
+
+    def _claim(self, run: str, *args: Any) -> int:
+        epoch = super()._claim(run, *args)
+        for name, row in self.store.runs.items():
+            self.store.runs[name] = attrs.evolve(row, epoch=row.epoch + 1)
+        return epoch + 1
+
+
 class Unmoved(MemoryJournal):
     """Does not look whether the holder has moved since."""
 
@@ -355,6 +374,9 @@ FOUND_BY: list[tuple[type[MemoryJournal], str]] = [
     (Takeover, "test_the_living_keep_their_run"),
     (Keeping, "test_a_run_that_was_given_back_is_claimed_at_once"),
     (Raising, "test_the_holder_is_given_its_own_epoch"),
+    (Forgetting, "test_claims_count_up"),
+    (Forgetting, "test_a_claim_goes_on_after_what_is_recorded"),
+    (Together, "test_runs_are_claimed_apart"),
     (Unmoved, "test_the_living_keep_their_run"),
     (Unmoved, "test_of_racing_claims_one_finds_the_holder_unmoved"),
     (Opening, "test_nothing_is_opened_without_the_run"),

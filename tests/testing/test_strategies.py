@@ -121,10 +121,11 @@ def test_a_history_that_was_cut_off_is_legal(history: History) -> None:
         chart=operation.chart,
         chart_version=operation.chart_version,
     )
+    assert journal.claim(first.run, holder="holder") == first.epoch
     journal.open_operation(opening, history.entries[:1])
     for number, entry in enumerate(history.entries[1:], 1):
         if entry.epoch > history.entries[number - 1].epoch:
-            journal.claim(first.run, first.operation_id, owner="another", stale_s=None)
+            journal.claim(first.run, holder=f"another-{entry.epoch}", force=True)
         journal.append([entry], expected_seq=number, epoch=entry.epoch)
     assert journal.read(first.run, first.operation_id) == history.entries
 
