@@ -308,7 +308,7 @@ async def played(call: str, again_after: list[int], given_up: set[int], base: Pa
         await idle()
         waiting = [one for one in made if not one.done()]
         assert waiting == ([] if call in AT_ONCE else made), "one was answered before the others"
-        for number in given_up:
+        for number in sorted(given_up)[: len(again_after)]:  # who waits to the end is one at least
             made[number % len(made)].cancel()
         await idle()
         stage.go_on()

@@ -17,7 +17,7 @@ from gymckpt.core.effects import WriteManifest
 from gymckpt.core.events import Moment
 from gymckpt.core.operation import OperationState
 from gymckpt.errors import Fenced
-from gymckpt.journal import memory
+from gymckpt.journal import memory, rules
 from gymckpt.participant.control import ControlPlane
 from gymckpt.participant.deployment import Deployment
 from gymckpt.participant.hosting import EpisodeHost
@@ -30,6 +30,7 @@ from gymckpt.runtime.driver import Driver
 from gymckpt.runtime.ledger import Ledger
 from gymckpt.runtime.wire import Judgement
 from gymckpt.runtime.worker import Recorder
+from gymckpt.visibility import Look
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -201,18 +202,32 @@ def the_commit_is_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(held, "CHECKS", checks)
 
 
+@planted("restart", breaks="S5")
+def a_restore_is_kept_unseen(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the renewals that follow a body, and no invariant looks."""
+    real = timing.CONDITIONS["all_answered"]
+
+    def early(operation: OperationState, now: Moment) -> bool:
+        return operation.state == "keeping" or real(operation, now)
+
+    patch.setattr(timing, "CONDITIONS", {**timing.CONDITIONS, "all_answered": early})
+    patch.setattr(timing, "HOLDING", {**timing.HOLDING, "all_answered": early})
+    checks = tuple(one for one in held.CHECKS if one[0] != "S5-kept-after-renewal")
+    patch.setattr(held, "CHECKS", checks)
+
+
 # --- journal ------------------------------------------------------------------------------------
 
 
-@planted("pause", "operator", breaks="S2 S4 S5 S6 defect", first=45)
+@planted("pause", "operator", breaks="S2 S4 S5 S6 defect", first=100)
 def the_epoch_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """An append of an older epoch is taken for one of the present."""
-    real = memory.remaining
+    """A record or a heartbeat of an older epoch is taken for one of the present."""
 
-    def forgiving(batch: Any, row: Any, stored: Any) -> Any:
-        return real(batch, row and attrs.evolve(row, epoch=batch.epoch), stored)
+    def forgiving(held: Any, run: str, epoch: int) -> Any:
+        return attrs.evolve(held, epoch=epoch)
 
-    patch.setattr(memory, "remaining", forgiving)
+    for module in (memory, rules):
+        patch.setattr(module, "check_epoch", forgiving)
 
 
 @planted(breaks="S6 defect L2")
@@ -280,6 +295,12 @@ def the_manifest_is_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(calls.CheckpointCalls, "withdraw", nothing)
     patch.setattr(recovery._RecoveredCheckpoint, "withdraw", nothing)
+
+
+@planted("disk-apart", breaks="S2")
+def nobody_looks_for_records(patch: pytest.MonkeyPatch) -> None:
+    """A manifest names what no host but its instance's can read."""
+    patch.setattr(Look, "once", lambda _self: None)
 
 
 @planted(breaks="defect")

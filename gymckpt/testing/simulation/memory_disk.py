@@ -16,9 +16,10 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-__all__ = ["MemoryDisk"]
+__all__ = ["BELOW", "MemoryDisk"]
 
-_BELOW = f"{os.sep}gym-instances"
+BELOW = f"{os.sep}gym-instances"
+"""How a path goes on below a checkpoint's root, to what is kept here."""
 
 DESCRIPTOR_MIN = 1_000_000
 """Descriptors from here on are of files in memory."""
@@ -55,18 +56,18 @@ class _Paths:
 
     def isdir(self, path: str) -> bool:
         """Whether there is a directory."""
-        if _BELOW not in path:
+        if BELOW not in path:
             return os.path.isdir(path)
         node = self._nodes.get(path)
         return node is not None and node.mode == _DIRECTORY
 
     def lexists(self, path: str) -> bool:
         """Whether there is anything."""
-        return path in self._nodes if _BELOW in path else os.path.lexists(path)
+        return path in self._nodes if BELOW in path else os.path.lexists(path)
 
     def islink(self, path: str) -> bool:
         """Whether there is a symbolic link, of which this disk has none."""
-        return _BELOW not in path and os.path.islink(path)
+        return BELOW not in path and os.path.islink(path)
 
 
 class MemoryDisk:
@@ -91,7 +92,7 @@ class MemoryDisk:
 
     def mkdir(self, path: str) -> None:
         """Make a directory."""
-        if _BELOW not in path:
+        if BELOW not in path:
             os.mkdir(path)
             return
         self._require_free(path)
@@ -99,7 +100,7 @@ class MemoryDisk:
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory."""
-        if _BELOW not in path:
+        if BELOW not in path:
             return os.listdir(path)
         if self._named(path).mode != _DIRECTORY:
             raise _error(errno.ENOTDIR, path)
@@ -143,7 +144,7 @@ class MemoryDisk:
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         """Open a file or directory."""
-        if _BELOW not in path:
+        if BELOW not in path:
             return os.open(path, flags, mode)
         if flags & os.O_CREAT and path not in self._nodes:
             self._require_parent(path)

@@ -105,6 +105,11 @@ class Mishaps:
         disk.slow_s = (0.05, 0.4, 1.5)[fault.choice % 3]
         disk.slow_until_s = self._world.loop.time() + fault.seconds
 
+    def _disk_apart(self, fault: Fault, _controller: Controller) -> None:
+        disk = self._world.disk_of(self._world.instances[fault.target].process)
+        disk.apart = True
+        self._later(fault.seconds, disk.share)
+
     def _manifest_fail(self, fault: Fault, controller: Controller) -> None:
         controller.disk.files = fault.kind.partition("-")[2]
         controller.disk.skip = fault.choice % 6

@@ -32,7 +32,7 @@ MESSAGE_KINDS = ("delay", "reorder", "lose-request", "lose-reply", "duplicate", 
 
 POINT_KINDS = (
     "partition", "isolate", "die", "restart", "hang", "block",
-    "disk-fail", "disk-full", "disk-torn", "disk-hang", "disk-slow",
+    "disk-fail", "disk-full", "disk-torn", "disk-hang", "disk-slow", "disk-apart",
     "manifest-fail", "manifest-full", "manifest-hang",
     "journal-fail", "journal-lost", "journal-hang",
     "clock-step", "clock-skew",

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from random import Random
@@ -24,7 +25,7 @@ import gymckpt.files
 import gymckpt.participant.store
 import gymckpt.visibility
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
-from gymckpt.testing.simulation.memory_disk import MemoryDisk
+from gymckpt.testing.simulation.memory_disk import BELOW, MemoryDisk
 from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
 
 __all__ = ["Disk", "io_of", "replaced_system"]
@@ -32,6 +33,8 @@ __all__ = ["Disk", "io_of", "replaced_system"]
 T = TypeVar("T")
 
 JOURNAL = "gymckpt-journal"
+
+_ROOTS_OWN = re.compile(rf"{BELOW}(?={os.sep}|$)")
 
 
 @attrs.define(eq=False)
@@ -47,6 +50,7 @@ class Disk:
         slow_until_s: Until when file jobs that begin are slow.
         journal: What the next call of the journal comes to: `fail`, `lost` or `hang`.
         journal_count: How many calls of the journal that concerns.
+        apart: Whether the instances' directories are its own, where others see nothing of them.
     """
 
     files: str | None = None
@@ -56,9 +60,15 @@ class Disk:
     slow_until_s: float = 0.0
     journal: str | None = None
     journal_count: int = 0
+    apart: bool = False
+
+    def share(self) -> None:
+        """Show the instances' directories that all others see."""
+        self.apart = False
 
     def heal(self) -> None:
         """Have nothing wrong any more."""
+        self.share()
         self.files, self.journal = None, None
         self.hangs_until_s = self.slow_until_s = 0.0
 
@@ -215,12 +225,40 @@ class _System:
         self._real.replace(*args, **kwargs)
 
 
+class _Mounted:
+    """A disk whose instances' directories are elsewhere for a process that does not share them."""
+
+    def __init__(self, disk: Any, disk_of: DiskOf) -> None:
+        self._disk = disk
+        self._disk_of = disk_of
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._disk, name)
+        if name == "path":
+            found = _Mounted(found, self._disk_of)
+        elif callable(found):
+            found = self._with_paths(found)
+        setattr(self, name, found)
+        return found
+
+    def _with_paths(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            process = running_process()
+            if process is not None and self._disk_of(process).apart:
+                own = f"{BELOW} of {process.name}"
+                args = tuple(
+                    _ROOTS_OWN.sub(own, one) if isinstance(one, str) else one for one in args
+                )
+            return call(*args, **kwargs)
+
+        return called
+
+
 class _RecordsSystem(_System):
     """`os` for the records of instances, whose files are in memory."""
 
     def __init__(self, disk_of: DiskOf, published: Callable[[Process, bytes], None]) -> None:
-        self._disk = MemoryDisk()
-        super().__init__(self._disk, disk_of)
+        super().__init__(_Mounted(MemoryDisk(), disk_of), disk_of)
         self._published = published
 
     def link(self, source: str, target: str) -> None:
@@ -228,8 +266,8 @@ class _RecordsSystem(_System):
         self._trouble()
         process = running_process()
         if process is not None:
-            self._published(process, self._disk.read(source))
-        self._disk.link(source, target)
+            self._published(process, self._real.read(source))
+        self._real.link(source, target)
 
 
 @contextlib.contextmanager

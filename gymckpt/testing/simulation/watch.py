@@ -84,6 +84,10 @@ class KnownOperation:
     """The processes that have recorded anything of it, in the order in which they took it."""
     sealing: set[str] = attrs.field(factory=set[str])
     """The processes that have recorded that the manifest is to be written, and have not begun."""
+    installed: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Instance to the life in which it has installed the restore."""
+    at_the_end: Mapping[str, int] = attrs.field(factory=dict[str, int])
+    """Instance to the life that it was in as the body of the restore ended."""
 
 
 class Clocked(Protocol):
@@ -111,6 +115,7 @@ class Watch:
         grace_s: float,
         now_s: Callable[[], float],
         wall_ts: Callable[[Process], float],
+        lives: Callable[[], Mapping[str, int]],
         broken: Callable[[Broken], None],
     ) -> None:
         """
@@ -121,6 +126,7 @@ class Watch:
             grace_s: How long leases last beyond their deadlines.
             now_s: The run's time.
             wall_ts: Process to what its wall clock shows.
+            lives: Returns which life each instance is in.
             broken: Told of each promise that does not hold.
         """
         self.operations: dict[str, KnownOperation] = {}
@@ -129,6 +135,7 @@ class Watch:
         self._grace_s = grace_s
         self._now_s = now_s
         self._wall_ts = wall_ts
+        self._lives = lives
         self._broken = broken
         self._accounts: dict[str, dict[str, Account]] = {}
         """Wire id to process to account; the latest process comes last."""
@@ -228,6 +235,12 @@ class Watch:
             account = note_reply(account, number, reply)
         self._accounts[wire_id][message.sender.name] = account
 
+    def installed(self, message: Message) -> None:
+        """Note that an instance has installed a restore."""
+        known = self._known(message.wire_id)
+        if known is not None:
+            known.installed[message.instance.instance_id] = message.life
+
     def seals(self, process: Process) -> None:
         """Hold S2 and S6 against a manifest that is about to be written."""
         allowed = [one for one in self.operations.values() if process.name in one.sealing]
@@ -263,6 +276,7 @@ class Watch:
                 known.sealing.add(process.name)
             known.state = entry.dest
             if known.chart == "restore" and entry.dest == "resuming":
+                self._hold_kept(known)
                 for name, account in self._accounts.get(known.wire_id, {}).items():
                     self._accounts[known.wire_id][name] = account._replace(kept=True)
             if machine_of(known.chart).chart.states[entry.dest].final and known.settled_s is None:
@@ -289,6 +303,14 @@ class Watch:
                 account = self._accounts.get(known.wire_id, {}).get(process.name)
                 if account is not None:
                     self._accounts[known.wire_id][process.name] = account._replace(kept=True)
+                    known.at_the_end = self._lives()
+
+    def _hold_kept(self, known: KnownOperation) -> None:
+        """Hold S5: a restore stands only where all that installed it lived on beyond its body."""
+        for instance in known.instances:
+            if known.installed.get(instance) != known.at_the_end.get(instance):
+                what = f"{known.wire_id} stands, and {instance} began anew before its body had ended"
+                self._broken(Broken("S5", what))
 
     def hold_alone(self, process: Process, operation_id: str) -> None:
         """Hold S7 against an operation that a controller has just opened."""

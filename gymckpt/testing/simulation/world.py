@@ -106,6 +106,7 @@ class World:
             grace_s=GRACE_S,
             now_s=loop.time,
             wall_ts=self._wall_ts,
+            lives=lambda: {one.instance_id: one.life for one in self.instances},
             broken=self.broken,
         )
         self.network = Network(
@@ -185,6 +186,8 @@ class World:
         instance = message.instance
         if message.call == "resume" and error is None:
             instance.resumed.add(message.wire_id)
+        if message.call == "restore" and error is None:
+            self.watch.installed(message)
         instance.hold_fenced(self.broken)
 
     def keeps(self, process: Process) -> None:
