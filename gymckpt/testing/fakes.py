@@ -25,6 +25,7 @@ from gymckpt.errors import (
 from gymckpt.journal import MemoryJournal, MemoryStore, Opening
 from gymckpt.participant.control import ControlPlane
 from gymckpt.replies import GymCheckpointCommitSummary, GymCheckpointPrepareSummary
+from gymckpt.runtime.holding import as_process
 from gymckpt.testing.faults import (
     ActorDiedError,
     FakeCall,
@@ -44,6 +45,7 @@ __all__ = [
     "FaultScript",
     "FaultyHandle",
     "UnpicklableError",
+    "as_process",
 ]
 
 PARTICIPANT = "fake"
@@ -198,7 +200,8 @@ class CrashingJournal(MemoryJournal):
     """
     A journal that fails at one append, and at everything from then on.
 
-    Open another `MemoryJournal` on the same store to see what a recovering controller finds.
+    Open another `MemoryJournal` on the same store to see what a recovering controller finds, and
+    make that controller `with as_process("the next")`: those of one process share what they hold.
 
     Attributes:
         appends: How many batches were to be stored, the opening of operations included.

@@ -19,6 +19,7 @@ from gymckpt.testing.fakes import (
     Fault,
     FaultyHandle,
     UnpicklableError,
+    as_process,
 )
 
 A = EnvironmentEpisode("r-a", 0)
@@ -136,7 +137,8 @@ async def test_a_controller_that_crashes_at_any_append_is_recovered(
         if not journal.crashed:
             assert at_append > 5, "a checkpoint has more appends than that"
             return
-        second = coordinator(MemoryJournal(store), *pair)
+        with as_process("the next controller's"):
+            second = coordinator(MemoryJournal(store), *pair)
         await second.recover(force=True)
         assert all(instance.is_open for instance in pair), f"closed after append {at_append}"
         row = MemoryJournal(store).operation("run-1", "c1")

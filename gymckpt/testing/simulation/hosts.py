@@ -207,7 +207,7 @@ class SimulatedDeployment(Deployment):
             {
                 **live.episode.to_dict(),
                 "row_keys": list(live.body.row_keys),
-                "state": live if is_unsavable(live.episode) else None,
+                "state": 1j if is_unsavable(live.episode) else None,
             }
             for live in episodes
         ]

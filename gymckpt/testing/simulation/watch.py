@@ -309,7 +309,9 @@ class Watch:
         """Hold S5: a restore stands only where all that installed it lived on beyond its body."""
         for instance in known.instances:
             if known.installed.get(instance) != known.at_the_end.get(instance):
-                what = f"{known.wire_id} stands, and {instance} began anew before its body had ended"
+                what = (
+                    f"{known.wire_id} stands, and {instance} began anew before its body had ended"
+                )
                 self._broken(Broken("S5", what))
 
     def hold_alone(self, process: Process, operation_id: str) -> None:
