@@ -113,7 +113,7 @@ async def test_a_later_attempt_stops_the_earlier_one(deployment: CountingDeploym
     with pytest.raises(Exception, match="stale_attempt"):
         await run
     with pytest.raises(
-        Exception, match="attempt 1 has taken over.*start the rollout over as attempt 2"
+        Exception, match=r"attempt 1 has taken over.*start the rollout over as attempt 2"
     ):
         await deployment.run("r0", 0)
 
