@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -10,13 +10,8 @@ from hypothesis import settings
 
 from tests.postgresql import Server, binaries
 
-settings.register_profile(
-    "ci",
-    deadline=None,
-    derandomize=False,
-    max_examples=int(os.environ.get("GYMCKPT_EXAMPLES", "50")),
-)
-settings.load_profile("ci")
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=200)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,12 +21,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what happens into tests/scenarios, and new histories into tests/histories",
     )
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="try every case of what is sampled otherwise, and other random ones each time",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis try the same examples each time, or many more and others."""
+    settings.load_profile("thorough" if config.getoption("--thorough") else "quick")
 
 
 @pytest.fixture
 def rewrites(request: pytest.FixtureRequest) -> bool:
     """Whether files are to be written anew."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture(scope="session")
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether every case is to be tried of what is sampled otherwise."""
+    return bool(request.config.getoption("--thorough"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_garbage_collection() -> None:
+    """Leave what was made before a module out of the garbage collections after its tests."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

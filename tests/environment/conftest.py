@@ -39,13 +39,6 @@ def _guarded(test: Callable[..., Any], bound_s: float) -> Callable[..., Any]:
     return guarded
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quick_garbage_collection() -> None:
-    """Leave what was imported out of the garbage collections after every test."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two tries to reopen an instance there is next to no pause."""

@@ -54,13 +54,6 @@ class _Errors(logging.Handler):
         self.records.append(record.getMessage())
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quick_garbage_collection() -> None:
-    """Leave what was imported out of the garbage collections after every test."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def nothing_reported() -> Iterator[None]:
     """After a test no event loop has reported anything, not even when garbage is collected."""

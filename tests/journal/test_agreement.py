@@ -422,9 +422,9 @@ def test_a_database_agrees_with_memory(kind: str, request: pytest.FixtureRequest
     if kind == "postgresql":
         schema = Schema(request.getfixturevalue("pg_home"))
         machine = type("InPostgresql", (Agreement,), {"new_database": lambda: schema})
-    for _ in range(4):  # each run leaves some rules out in many lives, so that one may be unlucky
+    for _ in range(8):  # each run leaves some rules out in many lives, so that one may be unlucky
         run_state_machine_as_test(
-            machine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+            machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None)
         )
         if set(OUTCOMES) == KINDS:
             break

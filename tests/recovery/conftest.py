@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,6 @@ from tests.recovery.deployments import Station
 from tests.recovery.stage import Stage
 
 NewStage = Callable[..., Stage]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_garbage_collection() -> None:
-    """Leave what was imported out of the garbage collections after every test."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
