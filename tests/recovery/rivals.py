@@ -315,7 +315,9 @@ class Contest:
         self._rng = random.Random(seed)
         self._rivals: list[Any] = []
 
-    async def run(self, seconds: float, tell: Callable[[str], None]) -> list[str]:
+    async def run(
+        self, seconds: float, tell: Callable[[str], None] = lambda _line: None
+    ) -> list[str]:
         """
         Let them compete, and return what promises were broken.
 
