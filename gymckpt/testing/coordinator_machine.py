@@ -22,13 +22,12 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from gymckpt.coordinator import GymCheckpointCoordinator
 from gymckpt.errors import OperationOpen
 from gymckpt.testing.controllers import Controller
-from gymckpt.testing.counted_rules import count_rules, rules_of
+from gymckpt.testing.counted_rules import count_rules, rules_of, run_again
 from gymckpt.testing.faults import FAULTS
 from gymckpt.testing.histories import CALLS
 from gymckpt.testing.promises import Promises
@@ -376,8 +375,8 @@ def run_coordinator_machine(
     chosen = settings or hypothesis_settings(deadline=None, max_examples=50, stateful_step_count=30)
     machine.executed, machine.taken = Counter(), Counter()
     left = rules_of(machine) - set(never)
-    for _ in range(TRIES):
-        run_state_machine_as_test(machine, settings=chosen)
+    for number in range(TRIES):
+        run_again(machine, number, chosen)
         left -= set(machine.executed)
         if not left:
             return machine.executed

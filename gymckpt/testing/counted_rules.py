@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis.stateful import RULE_MARKER, RuleBasedStateMachine
+from hypothesis import seed, settings
+from hypothesis.stateful import RULE_MARKER, RuleBasedStateMachine, run_state_machine_as_test
 
-__all__ = ["count_rules", "rules_of"]
+__all__ = ["count_rules", "rules_of", "run_again"]
 
 
 def rules_of(machine: type[RuleBasedStateMachine]) -> set[str]:
@@ -30,6 +31,24 @@ def count_rules(machine: type[RuleBasedStateMachine]) -> None:
         found = getattr(member, RULE_MARKER, None)
         if found is not None and not hasattr(found.function, "counts"):
             found.function = _counted(found.function)
+
+
+def run_again(machine: type[RuleBasedStateMachine], number: int, chosen: settings) -> None:
+    """
+    Run a machine as a test, otherwise than with each other number.
+
+    Hypothesis does the same in each run where it is told to be deterministic, as its own profile
+    for continuous integration tells it. A run that is to execute what earlier ones did not needs
+    another seed then.
+
+    Args:
+        machine: The machine.
+        number: Which run this is, counted from 0.
+        chosen: For Hypothesis.
+    """
+    if chosen.derandomize and number:
+        machine = seed(number)(type(machine.__name__, (machine,), {"__doc__": machine.__doc__}))
+    run_state_machine_as_test(machine, settings=chosen)
 
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,9 @@ from tests.faults.conftest import NewWorld
 from tests.faults.virtual import LoopClock, running_loop, simulate
 from tests.faults.world import World
 
+TURNS = 2
+"""How many operations each process wants to have."""
+
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -31,10 +34,10 @@ def _work(journal: str, root: str, number: int, ready: Any, run: str, done: Any)
         process = holder_token()  # the real one
         world._coordinator = world.new_coordinator(process=process, journal=journal, run=run)
         outcomes = []
-        for turn in range(4):
+        for turn in range(TURNS):
             name = f"process-{number}-turn-{turn}"
             try:
-                await world.operate("restore" if turn == 3 else "checkpoint", name)
+                await world.operate("restore" if turn == TURNS - 1 else "checkpoint", name)
             except RunHeld:
                 assert world.story() == []
                 outcomes.append(f"{name}: held")
@@ -72,7 +75,7 @@ def test_processes_on_one_journal(tmp_path: Path, shared: bool) -> None:
     assert len(drivers) == (1 if shared else count), outcomes
     with open_journal(path, read_only=True) as journal:
         rows = journal.operations()
-        good = {f"process-{number}-turn-{turn}" for number in drivers for turn in range(4)}
+        good = {f"process-{number}-turn-{turn}" for number in drivers for turn in range(TURNS)}
         assert {row.operation_id for row in rows} == good
         for row in rows:
             operation = replay(journal.read(row.run, row.operation_id))

@@ -28,13 +28,13 @@ from hypothesis.stateful import (
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from gymckpt.core.entry import Entry
 from gymckpt.errors import Fenced, JournalConflict, JournalError
 from gymckpt.journal import Journal, MemoryJournal, MemoryStore, Selection, open_journal
 from gymckpt.journal.steps import steps_of
+from gymckpt.testing.counted_rules import run_again
 from tests.journal.conftest import PostgresqlHome
 from tests.journal.samples import opening
 from tests.journal.strategies import any_entry
@@ -422,10 +422,10 @@ def test_a_database_agrees_with_memory(kind: str, request: pytest.FixtureRequest
     if kind == "postgresql":
         schema = Schema(request.getfixturevalue("pg_home"))
         machine = type("InPostgresql", (Agreement,), {"new_database": lambda: schema})
-    for _ in range(8):  # each run leaves some rules out in many lives, so that one may be unlucky
-        run_state_machine_as_test(
-            machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None)
-        )
+    for number in range(
+        8
+    ):  # each run leaves some rules out in many lives, so that one may be unlucky
+        run_again(machine, number, settings(max_examples=20, stateful_step_count=30, deadline=None))
         if set(OUTCOMES) == KINDS:
             break
     assert set(OUTCOMES) == KINDS

@@ -14,13 +14,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from gymckpt.chart import load_chart
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import ParticipantRefused
 from gymckpt.participant.control import STALE_IDS_MAX, ControlPlane
+from gymckpt.testing.counted_rules import run_again
 
 GRACE_S = 20.0
 WHO = st.sampled_from(["holder", "holder", "holder", "nobody yet", "a", "b"])
@@ -295,10 +295,8 @@ def test_any_history_is_the_models() -> None:
         for edge in edges
     }
     Model.taken.clear()
-    for _ in range(ROUNDS_MAX):
-        run_state_machine_as_test(
-            Model, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
-        )
+    for number in range(ROUNDS_MAX):
+        run_again(Model, number, settings(max_examples=100, stateful_step_count=30, deadline=None))
         if declared <= Model.taken:
             break
     assert sorted(declared - Model.taken) == []
