@@ -6,9 +6,9 @@ one line: the file, the line where there is one, what is wrong.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 import attrs
@@ -128,7 +128,7 @@ class Source:
     """Relative to the root, with slashes."""
     text: str
 
-    @cached_property
+    @functools.cached_property
     def tree(self) -> ast.Module:
         """The parsed file."""
         return ast.parse(self.text)
@@ -178,16 +178,17 @@ def _is_lazy(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
-def sources(*directories: str, root: Path = ROOT) -> list[Source]:
+@functools.cache
+def sources(*directories: str, root: Path = ROOT) -> tuple[Source, ...]:
     """Read every Python file below the directories."""
-    return [
+    return tuple(
         Source(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
         for directory in directories
         for path in sorted((root / directory).rglob("*.py"))
-    ]
+    )
 
 
-def package_sources() -> list[Source]:
+def package_sources() -> tuple[Source, ...]:
     """Read the package."""
     return sources(PACKAGE)
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -21,7 +21,7 @@ PACKAGE_RULES = [
 CODE_RULES = [house.size_faults, house.docstring_faults]
 
 
-def faults(rule: Callable[[Source], Iterator[str]], found: list[Source]) -> list[str]:
+def faults(rule: Callable[[Source], Iterator[str]], found: Iterable[Source]) -> list[str]:
     """Return every fault that a rule finds."""
     return [fault for source in found for fault in rule(source)]
 
