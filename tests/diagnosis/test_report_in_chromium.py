@@ -43,8 +43,12 @@ def page(name: str) -> str:
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", sorted(set(STORIES) - {"crowd"}))
-def test_page_draws_without_complaint(chromium: Browser, name: str, dark: bool, width: int) -> None:
+def test_page_draws_without_complaint(
+    chromium: Browser, name: str, dark: bool, width: int, thorough: bool
+) -> None:
     """In both themes and widths there are bars, no word on the console, and no sideways scroll."""
+    if dark == (width == WIDE) and not thorough:
+        pytest.skip("each theme is tried in one width: run pytest with --thorough")
     chromium.show(page(name), width=width, dark=dark)
     assert chromium.console() == []
     assert len(chromium.texts(".row.lane")) == 12

@@ -425,7 +425,7 @@ def test_a_database_agrees_with_memory(kind: str, request: pytest.FixtureRequest
     for number in range(
         8
     ):  # each run leaves some rules out in many lives, so that one may be unlucky
-        run_again(machine, number, settings(max_examples=20, stateful_step_count=30, deadline=None))
+        run_again(machine, number, settings(max_examples=12, stateful_step_count=30, deadline=None))
         if set(OUTCOMES) == KINDS:
             break
     assert set(OUTCOMES) == KINDS

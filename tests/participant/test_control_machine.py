@@ -296,7 +296,7 @@ def test_any_history_is_the_models() -> None:
     }
     Model.taken.clear()
     for number in range(ROUNDS_MAX):
-        run_again(Model, number, settings(max_examples=100, stateful_step_count=30, deadline=None))
+        run_again(Model, number, settings(max_examples=40, stateful_step_count=30, deadline=None))
         if declared <= Model.taken:
             break
     assert sorted(declared - Model.taken) == []
