@@ -75,10 +75,15 @@ def require_root(value: object) -> str:
 
 def _require_no_url(text: str, scheme: re.Match[str] | None) -> None:
     if scheme is not None:
-        url = re.sub(r":/*", "://", text[scheme.start(1) :], count=1)
+        url = re.sub(r":/?(?!/)", "://", text[scheme.start(1) :], count=1)
+        what_helps = (
+            "pass the path alone"
+            if scheme[1].lower() == "file"
+            else "mount the store at the same path on every host and pass that path"
+        )
         raise ValueError(
             f"{_WHAT} must be a directory, not the URL {show(url)}: instances write files below "
-            "it; mount the store at the same path on every host and pass that path"
+            f"it; {what_helps}"
         )
 
 
