@@ -39,7 +39,7 @@ example: $(INSTALLED)
 	@$(PY) examples/survive_a_kill.py
 
 test: $(INSTALLED)
-	@$(PY) -m pytest --numprocesses 3 --dist worksteal
+	@$(PY) -m pytest --numprocesses 2 --dist worksteal
 
 prove: $(INSTALLED)
 	@$(PY) -m gymckpt.testing.prove

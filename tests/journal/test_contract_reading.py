@@ -118,7 +118,7 @@ def test_operations_are_listed_in_the_order_of_opening(journal: Journal) -> None
 
 
 @settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(history=histories(), settled=st.booleans(), extra=st.integers(0, 2), data=st.data())
 def test_any_history_comes_back_as_it_was(
