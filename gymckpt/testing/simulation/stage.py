@@ -17,6 +17,7 @@ from gymckpt.errors import (
     ManifestWithdrawn,
     OperationDiscarded,
     OperationOpen,
+    RecordsNotVisible,
     TransitionRefused,
     UnownedEpisodes,
 )
@@ -71,6 +72,7 @@ EXPECTED = (
     ManifestWithdrawn,
     OperationDiscarded,
     OperationOpen,
+    RecordsNotVisible,
     UnownedEpisodes,
     IllegalTransition,
     TransitionRefused,

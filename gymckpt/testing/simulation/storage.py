@@ -24,6 +24,7 @@ import attrs
 import gymckpt.files
 import gymckpt.participant.store
 import gymckpt.visibility
+from gymckpt.runtime.wire import Again
 from gymckpt.testing.simulation.loop import Killed, Process, SimulatedLoop, running_process
 from gymckpt.testing.simulation.memory_disk import BELOW, MemoryDisk
 from gymckpt.testing.simulation.stepped import SteppedJob, pass_turn
@@ -80,6 +81,7 @@ def io_of(
     loop: SimulatedLoop,
     disk_of: DiskOf,
     point: Callable[[str], None],
+    acted: Callable[[str], None],
     slow: Callable[[SteppedJob], None],
 ) -> Callable[[str, Callable[[], Any]], asyncio.Future[Any]]:
     """
@@ -89,6 +91,7 @@ def io_of(
         loop: The loop.
         disk_of: Process to its disk.
         point: Passed before and after each file job of a controller.
+        acted: Told of each file job that did more than look, and wants to look again.
         slow: Told of each job that is slow.
     """
 
@@ -108,11 +111,17 @@ def io_of(
             if not is_file and disk.slow_until_s > loop.time():
                 slow(_slow(loop, disk, job, future))
                 return
-            if is_file:
-                point(f"{name}.before")
-            _settle(future, job)
-            if is_file:
-                point(f"{name}.after")
+            if not is_file:
+                _settle(future, job)
+                return
+            point(f"{name}.before")
+            result: object = None
+            try:
+                result = _settle(future, job)
+            finally:
+                if not isinstance(result, Again):
+                    acted(name)
+            point(f"{name}.after")
 
         loop.call_soon(run)
         return future
@@ -157,7 +166,7 @@ def _start_journal(
     loop.call_soon(_settle, future, job)
 
 
-def _settle(future: asyncio.Future[T], job: Callable[[], T]) -> None:
+def _settle(future: asyncio.Future[T], job: Callable[[], T]) -> T | None:
     """Run a job and put what comes of it into a future that somebody may have given up."""
     try:
         result = job()
@@ -165,9 +174,10 @@ def _settle(future: asyncio.Future[T], job: Callable[[], T]) -> None:
         if not future.done():
             future.set_exception(error)
             future.exception()
-    else:
-        if not future.done():
-            future.set_result(result)
+        return None
+    if not future.done():
+        future.set_result(result)
+    return result
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -242,7 +242,7 @@ class Watch:
             known.installed[message.instance.instance_id] = message.life
 
     def seals(self, process: Process) -> None:
-        """Hold S2 and S6 against a manifest that is about to be written."""
+        """Hold S2 and S6 against a manifest that is written, or was begun."""
         allowed = [one for one in self.operations.values() if process.name in one.sealing]
         if not allowed:
             what = f"{process.name} writes a manifest, and no entry of it says so"

@@ -122,7 +122,7 @@ class World:
         self._journals: dict[Process, Journal] = {}
         self.reader = Process("reader")
         """Reads the journal for whoever holds something against it."""
-        loop.start_io = io_of(loop, self.disk_of, self._file_point, self._jobs.append)
+        loop.start_io = io_of(loop, self.disk_of, self.point, self._acted, self._jobs.append)
         loop.set_exception_handler(self._reported)
 
     def _deployment(self, instance: SimulatedInstance) -> SimulatedDeployment:
@@ -236,11 +236,10 @@ class World:
         for journal in self._journals.values():
             journal.close()
 
-    def _file_point(self, what: str) -> None:
+    def _acted(self, job: str) -> None:
         process = running_process()
-        if process is not None and what == "gymckpt-sealed.before":
+        if process is not None and job == "gymckpt-sealed":
             self.watch.seals(process)
-        self.point(what)
 
     def renew(self, instance: SimulatedInstance) -> None:
         """Let an instance begin a new life."""
