@@ -26,15 +26,12 @@ from pathlib import Path
 import attrs
 from sqlalchemy import insert
 from sqlalchemy.dialects import sqlite
+from written import lived
 
 from gymckpt.core.entry import Entry
-from gymckpt.core.events import Event, Moment, Replied, Triggered
-from gymckpt.core.settings import Settings
-from gymckpt.core.step import open_operation, step
 from gymckpt.journal import open_journal, schema
 from gymckpt.journal.entry import TAGS, encode_row
 
-START_TS = 1_700_000_000.0
 SPACING_S = 60.0
 RUNS = 10
 
@@ -50,52 +47,22 @@ COMMANDS = (
 )
 
 
-def lived(instances: int) -> list[Entry]:
+def saved(instances: int) -> list[Entry]:
     """Return the history of a checkpoint that went well."""
-    settings = Settings(control_timeout_s=30.0, prepare_timeout_s=300.0, reply_grace_s=5.0)
     names = [f"tools/replica-{place}" for place in range(instances)]
-    opening = open_operation(
-        moment=Moment(START_TS, 0.0),
-        run="run-0",
-        operation_id="op-0",
-        chart="checkpoint",
-        instances=names,
-        settings=settings,
-        facts={},
-    )
-    operation, entries = opening.operation, list(opening.entries)
-
-    def take(event: Event) -> None:
-        nonlocal operation
-        taken = step(operation, event)
-        operation = taken.operation
-        entries.extend(taken.entries)
-
-    def now() -> Moment:
-        return Moment(START_TS + len(entries) / 100, len(entries) / 100)
-
-    for trigger, calls in (
-        ("prepare", ("prepare", "renew")),
-        ("commit", ("commit",)),
-        ("sealed", ()),
-        ("resume", ("resume",)),
-    ):
-        facts = {"root": "snapshots/1"} if trigger == "commit" else {}
-        take(Triggered(moment=now(), trigger=trigger, facts=facts))
-        for call in calls:
-            for name in names:
-                asked = operation.call_state(call, name).ask
-                reply = Replied(
-                    moment=now(), instance=name, call=call, ask=asked, outcome="answered"
-                )
-                take(reply)
-    return entries
+    phases = [
+        ("prepare", {}, ["prepare", "renew"]),
+        ("commit", {"root": "snapshots/1"}, ["commit"]),
+        ("sealed", {}, []),
+        ("resume", {}, ["resume"]),
+    ]
+    return lived("checkpoint", names, {}, phases)
 
 
 def fill(path: Path, operations: int, instances: int) -> None:
     """Write a journal of so many operations, all but the last of them settled."""
     open_journal(path).close()
-    rows = [encode_row(entry) for entry in lived(instances)]
+    rows = [encode_row(entry) for entry in saved(instances)]
     run, op, ts = TAGS.index("run"), TAGS.index("op"), TAGS.index("ts")
 
     def entries() -> Iterator[Sequence[object]]:

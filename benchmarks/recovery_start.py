@@ -21,51 +21,27 @@ from pathlib import Path
 
 from sqlalchemy import insert
 from sqlalchemy.dialects import sqlite
+from written import START_TS, lived
 
 from gymckpt.coordinator import GymCheckpointCoordinator
 from gymckpt.core.entry import Entry
-from gymckpt.core.events import Event, Moment, Replied, Triggered
-from gymckpt.core.settings import Settings
-from gymckpt.core.step import open_operation, step
 from gymckpt.journal import open_journal, schema
 from gymckpt.journal.entry import TAGS, encode_row
 
-START_TS = 1_700_000_000.0
-RUN = "run"
+RUN = "run-0"
 
 
 def discarded(names: Sequence[str]) -> list[Entry]:
     """Return the history of a restore whose body failed."""
-    settings = Settings(control_timeout_s=30.0, prepare_timeout_s=300.0, reply_grace_s=5.0)
     inventory = {name: [{"rollout_id": f"r{name}", "attempt": 0}] for name in names}
-    opening = open_operation(
-        moment=Moment(START_TS, 0.0),
-        run=RUN,
-        operation_id="op-0",
-        chart="restore",
-        instances=names,
-        settings=settings,
-        facts={"inventory": inventory, "root": "/snapshots/1"},
+    entries = lived(
+        "restore",
+        names,
+        {"inventory": inventory, "root": "/snapshots/1"},
+        [("restore", {}, ["restore"]), ("discard", {}, ["retire", "resume"])],
     )
-    operation, entries = opening.operation, list(opening.entries)
-
-    def take(event: Event) -> None:
-        nonlocal operation
-        taken = step(operation, event)
-        operation = taken.operation
-        entries.extend(taken.entries)
-
-    def now() -> Moment:
-        return Moment(START_TS + len(entries) / 100, len(entries) / 100)
-
-    for trigger, calls in (("restore", ("restore",)), ("discard", ("retire", "resume"))):
-        take(Triggered(moment=now(), trigger=trigger))
-        for call in calls:
-            for name in names:
-                asked = operation.call_state(call, name).ask
-                take(Replied(moment=now(), instance=name, call=call, ask=asked, outcome="answered"))
-    if operation.state != "discarded":
-        raise RuntimeError(f"the restore has ended in {operation.state}")
+    if entries[-1].dest != "discarded":
+        raise RuntimeError(f"the restore has ended in {entries[-1].dest}")
     return entries
 
 
