@@ -32,7 +32,7 @@ from gymckpt.coordinator import GymCheckpointCoordinator, load_gym_checkpoint_ma
 from gymckpt.core.replay import replay
 from gymckpt.episodes import EnvironmentEpisode
 from gymckpt.errors import Fenced, RunHeld
-from gymckpt.journal import open_journal
+from gymckpt.journal import Selection, open_journal
 from gymckpt.recovery import recover
 from gymckpt.testing.simulation.stage import EXPECTED
 from tests.faults.world import until
@@ -129,7 +129,6 @@ class Rival:
         if not roots:
             return
         root = self._rng.choice(roots[-3:])
-        await self._tell("going_back")
         async with coordinator.restored(name, root, load_gym_checkpoint_manifest(root)):
             await self._body()
             await self._tell("ending", name)
@@ -160,8 +159,9 @@ class Court(Station):
         roots: The checkpoints that ended well, the latest last.
     """
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, journal: str) -> None:
         super().__init__(socket)
+        self._url = journal
         self.problems: list[str] = []
         self.did: Counter[str] = Counter()
         self.roots: list[str] = []
@@ -171,9 +171,7 @@ class Court(Station):
         """Instance and rollout to the first attempt that nothing has used."""
         self.installed: dict[tuple[str, EnvironmentEpisode], tuple[str, int]] = {}
         """Instance and attempt to the restore that installed it last, and the life it did in."""
-        self._ending: dict[str, tuple[int, dict[str, int]]] = {}
-        self._begun = 0
-        """How many restores have begun: each may stop what an earlier one has brought back."""
+        self._ending: dict[str, dict[str, int]] = {}
         self._answered: defaultdict[str, set[tuple[str, int, str]]] = defaultdict(set)
         """Wire id to what was answered: the instance, its life, and the call."""
         self._kept: set[tuple[str, EnvironmentEpisode]] = set()
@@ -218,11 +216,22 @@ class Court(Station):
     def _retired(self, instance: str, wire_id: str, episodes: Episodes) -> None:
         for episode in episodes:
             self._use(instance, episode)
-            if (instance, episode) in self._kept:
-                installer = self.installed[instance, episode][0]
-                self.problems.append(
-                    f"S5: {wire_id} retires {episode} on {instance}, kept by {installer}"
-                )
+            if (instance, episode) not in self._kept:
+                continue
+            self._kept.discard((instance, episode))
+            installer = self.installed[instance, episode][0]
+            if wire_id.removesuffix(".late-retire") not in self._later_than(installer):
+                what = f"{wire_id} retires {episode} on {instance}, kept by {installer}"
+                self.problems.append(f"S5: {what}")
+
+    def _later_than(self, restore: str) -> set[str]:
+        """Return the restores that began after one: any may stop what that has brought back."""
+        with open_journal(self._url, read_only=True) as journal:
+            opened_ts = {
+                one.operation_id: one.opened_ts
+                for one in journal.select(Selection(run=RUN, chart="restore"))
+            }
+        return {one for one, ts in opened_ts.items() if ts > opened_ts[restore]}
 
     def _use(self, instance: str, episode: EnvironmentEpisode) -> None:
         key = (instance, episode.rollout_id)
@@ -236,10 +245,6 @@ class Court(Station):
     def hear_published(self) -> list[str]:
         return self.roots[-5:]
 
-    def hear_going_back(self) -> None:
-        self._begun += 1
-        self._kept.clear()
-
     def hear_saved(self, root: str) -> None:
         self.roots.append(root)
 
@@ -249,18 +254,19 @@ class Court(Station):
             self.problems.append(f"{verb}: {outcome}")
 
     def hear_ending(self, wire_id: str) -> None:
-        self._ending[wire_id] = self._begun, dict(self._lives)
+        self._ending[wire_id] = dict(self._lives)
 
     def hear_kept(self, wire_id: str) -> None:
-        begun, ending = self._ending[wire_id]
+        ending = self._ending[wire_id]
         for (instance, episode), (installer, life) in self.installed.items():
             if installer != wire_id:
                 continue
             if life != ending[instance]:
                 self.problems.append(f"S5: {wire_id} stands, and {instance} had begun anew before")
-            elif begun == self._begun and life == self._lives[instance]:
-                self._kept.add((instance, episode))
-                if episode not in self.deployments[instance].live:
+            elif life == self._lives[instance]:
+                if episode in self.deployments[instance].live:
+                    self._kept.add((instance, episode))
+                elif not self._later_than(wire_id):
                     self.problems.append(f"S5: {wire_id} stands, and {episode} does not run")
 
     # --- what happens to instances --------------------------------------------------------------
@@ -290,7 +296,9 @@ class Court(Station):
                 for kept in [one for one in self._kept if one[0] == name]:
                     if kept[1] not in deployment.live:
                         self._kept.discard(kept)
-                        self.problems.append(f"S5: {kept[1]} was kept on {name}, and is gone")
+                        if not self._later_than(self.installed[kept][0]):
+                            what = f"{kept[1]} was kept on {name}, and is gone"
+                            self.problems.append(f"S5: {what}")
 
 
 @attrs.define
@@ -308,7 +316,7 @@ class Contest:
     """Two rivals, and all that happens to them."""
 
     def __init__(self, base: Path, journal: str, seed: int) -> None:
-        self.court = Court(base / "socket")
+        self.court = Court(base / "socket", journal)
         self.account = Account()
         self._base = base
         self._journal = journal

@@ -115,7 +115,7 @@ def io_of(
                 _settle(future, job)
                 return
             point(f"{name}.before")
-            result: object = None
+            result: T | None = None
             try:
                 result = _settle(future, job)
             finally:
