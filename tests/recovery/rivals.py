@@ -43,6 +43,12 @@ from tests.recovery.stage import DRIVING, processes
 RUN = "contested"
 OWNER_TIMEOUT_S = 2.0
 CONTROL_TIMEOUT_S = 2.0
+SETTLED_WITHIN_S = 90.0
+"""How long after all faults something may be tried again: twice, with the pauses of the library."""
+
+RETIRES_LOST = 0.5
+"""How many retires never arrive, so that discarded restores still owe them later."""
+
 COURT = "court"
 """The name under which rivals tell what they have done, and ask what runs."""
 
@@ -159,8 +165,10 @@ class Court(Station):
         roots: The checkpoints that ended well, the latest last.
     """
 
-    def __init__(self, socket: Path, journal: str) -> None:
+    def __init__(self, socket: Path, journal: str, rng: random.Random) -> None:
         super().__init__(socket)
+        self._rng = rng
+        self.retires_lost = RETIRES_LOST
         self._url = journal
         self.problems: list[str] = []
         self.did: Counter[str] = Counter()
@@ -186,6 +194,8 @@ class Court(Station):
         closed = (instance, life, "resume") in self._answered[wire_id]
         if op == "commit":
             self._hold_prepared(wire_id)
+        if op == "retire" and self._rng.random() < self.retires_lost:
+            raise ConnectionError(f"{instance} is not reached")
         reply = await super().call(instance, method, args, kwargs)
         if life != self._lives[instance]:
             raise ConnectionError(f"{instance} has restarted")
@@ -316,7 +326,7 @@ class Contest:
     """Two rivals, and all that happens to them."""
 
     def __init__(self, base: Path, journal: str, seed: int) -> None:
-        self.court = Court(base / "socket", journal)
+        self.court = Court(base / "socket", journal, random.Random(seed))
         self.account = Account()
         self._base = base
         self._journal = journal
@@ -349,6 +359,7 @@ class Contest:
                 rival.kill()
                 rival.join()
         self.court.unreachable.clear()
+        self.court.retires_lost = 0.0
         await self._settle()
         dispatching.cancel()
         await asyncio.gather(dispatching, return_exceptions=True)
@@ -376,10 +387,8 @@ class Contest:
     async def _happen(self) -> None:
         """Let one thing happen."""
         rng, number = self._rng, self._rng.randrange(2)
-        happens = rng.choice(
-            (self._kill, self._kill, self._stop, self._stop, self._cut, self._anew)
-        )
-        await happens(number)
+        mishaps = (self._kill, self._kill, self._stop, self._cut, self._anew)
+        await rng.choice(mishaps)(number)
         for one, rival in enumerate(self._rivals):
             if rival.exitcode is not None:
                 if rival.exitcode != -signal.SIGKILL:
@@ -407,9 +416,7 @@ class Contest:
         self.court.unreachable.discard(IDS[number])
 
     async def _anew(self, number: int) -> None:
-        if (
-            self._rng.random() < 0.5
-        ):  # or else a whole job begins anew, and older snapshots can be restored
+        if self._rng.random() < 0.7:  # a whole job begins anew, and can go back as far as it likes
             self.court.hold_dispatch_until_s = time.monotonic() + self._rng.choice((0.5, 3.0))
             await self.court.restart(IDS[1 - number])
         self.account.restarted += 1
@@ -420,7 +427,8 @@ class Contest:
         problems = self.court.problems
         with open_journal(self._journal) as journal:
             await recover(journal, self.court.handles, run=RUN, force=True)
-            await asyncio.sleep(1.0)
+            with contextlib.suppress(TimeoutError):  # what is still left then is told below
+                await until(lambda: not journal.unfinished(RUN), bound_s=SETTLED_WITHIN_S)
             states: dict[str, str] = {}
             for row in journal.operations(RUN):
                 operation = replay(journal.read(RUN, row.operation_id))
