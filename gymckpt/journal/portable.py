@@ -27,6 +27,7 @@ from gymckpt.journal.entry import decode_object, encode_object, require_count, r
 from gymckpt.journal.records import IMPORTED, checked_field
 from gymckpt.journal.rules import break_after, operation_from, unknown_operation
 from gymckpt.journal.sound import require_sound
+from gymckpt.strict_json import parse_json
 
 __all__ = [
     "FORMAT",
@@ -246,7 +247,8 @@ def _require_unchanged(data: bytes, last: bytes) -> None:
 def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
         found = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        parse_json(line)  # which refuses a key that occurs twice, of which orjson takes the last
+    except ValueError as error:
         raise JournalCorrupt(f"export, line {number}: it is cut off or no JSON: {error}") from error
     if not isinstance(found, dict):
         raise JournalCorrupt(f"export, line {number}: it is no object")

@@ -263,6 +263,25 @@ def test_a_line_that_does_not_fit_is_corrupt(line: int, changes: dict[str, Any])
         read_export(signed(lines))
 
 
+@pytest.mark.parametrize("line", range(len(LINES)))
+@pytest.mark.parametrize("place", ["first", "last", "inside"])
+def test_a_key_that_occurs_twice_is_corrupt(line: int, place: str) -> None:
+    """Two readers would read such a line differently, so that no line may be one."""
+    lines = list(LINES)
+    one = lines[line].rstrip()
+    key, value = next(iter(orjson.loads(one).items()))
+    pair = orjson.dumps({key: value})[1:-1]
+    twice = {
+        "first": one.replace(b"{", b"{" + pair + b",", 1),
+        "last": one[:-1] + b"," + pair + b"}",
+        "inside": one[:-1] + b',"x":{"a":1,"a":1}}',
+    }
+    lines[line] = twice[place] + b"\n"
+    whole = b"".join(lines) if line == len(LINES) - 1 else signed(lines[:-1])
+    with pytest.raises(JournalCorrupt, match=r"export.*twice"):
+        read_export(whole)
+
+
 @pytest.mark.parametrize(
     "changes", [{"count": 4}, {"sha256": "0" * 64}, {"end": "other"}, {"extra": 1}, {"count": None}]
 )
